@@ -55,7 +55,7 @@ MUTANTS = (
         "A range shows the committed value of a row that the open transaction has replaced.",
         (
             Edit(
-                f"{_MERGING}.parts",
+                f"{_MERGING}._put_into",
                 "chunk[at] = key, value",
                 "pass",
             ),

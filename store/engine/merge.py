@@ -15,9 +15,13 @@ from store.engine.protocol import Chunk, Family, Overlay, Pairs, View
 _FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
 
+_Entries = list[tuple[bytes, bytes | None]]
+
 
 class Merging:
     """The overlay of a range, beside the chunks of the older source."""
+
+    __slots__ = ("_most", "_newer", "_overlay", "_reverse")
 
     def __init__(self, overlay: Overlay, *, reverse: bool) -> None:
         """Both must come in the order asked for."""
@@ -27,34 +31,52 @@ class Merging:
         self._most = _FIRST_CHUNK
         """How many entries are taken at once: few at first, since most ranges are read to see their first pairs."""
 
-    def parts(self, chunk: Chunk, *, more: bool) -> Iterator[Chunk]:
+    def parts(self, chunk: Chunk, *, more: bool) -> Iterable[Chunk]:
         """The chunk, which is changed, with the overlay's pairs in it and, unless there is `more`, behind it. Each key
         is there once, the overlay's value wins, and its deletions are left out."""
+        newer = self._newer
+        if newer is None or (more and self._is_behind(newer[0], chunk[-1][0])):
+            return (chunk,)
         end = chunk[-1][0] if more else None
-        while entries := self._until(end):
-            done = 0
-            for key, value in entries:
-                at = self._position(chunk, key, done)
-                there = at < len(chunk) and chunk[at][0] == key
-                done = at + (value is not None)
-                if value is None:
-                    if there:
-                        del chunk[at]
-                elif there:
-                    chunk[at] = key, value
-                else:
-                    chunk.insert(at, (key, value))
-            if len(entries) < self._most:
-                break
+        entries = self._until(end)
+        if len(entries) == self._most:
+            return self._parts_of_many(chunk, entries, end)
+        self._put_into(chunk, entries)
+        return (chunk,)
+
+    def _parts_of_many(self, chunk: Chunk, entries: _Entries, end: bytes | None) -> Iterator[Chunk]:
+        while len(entries) == self._most:
             self._most = min(self._most * 2, _LARGEST_CHUNK)
+            done = self._put_into(chunk, entries)
             yield chunk[:done]
             del chunk[:done]
+            entries = self._until(end)
+        self._put_into(chunk, entries)
         yield chunk
 
-    def _until(self, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
+    def _put_into(self, chunk: Chunk, entries: _Entries) -> int:
+        """The place behind the last of them."""
+        done = 0
+        for key, value in entries:
+            at = self._position(chunk, key, done)
+            there = at < len(chunk) and chunk[at][0] == key
+            done = at + (value is not None)
+            if value is None:
+                if there:
+                    del chunk[at]
+            elif there:
+                chunk[at] = key, value
+            else:
+                chunk.insert(at, (key, value))
+        return done
+
+    def _is_behind(self, key: bytes, end: bytes) -> bool:
+        return key < end if self._reverse else key > end
+
+    def _until(self, end: bytes | None) -> _Entries:
         """The next entries up to that key, which may be among them; None has no end. As many as `_most`, unless there
         are fewer."""
-        entries: list[tuple[bytes, bytes | None]] = []
+        entries: _Entries = []
         newer, overlay, reverse, most = self._newer, self._overlay, self._reverse, self._most
         while newer is not None and (end is None or (newer[0] >= end if reverse else newer[0] <= end)):
             entries.append(newer)

@@ -10,7 +10,7 @@ while the one writer writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from threading import RLock
@@ -35,6 +35,7 @@ class _Absent(Enum):
 _ABSENT: Final = _Absent.ABSENT
 _DATA: Final = Family.DATA
 _Entry = bytes | None | _Absent
+_HALF_OPEN: Final = (True, False)
 
 
 class _Batch:
@@ -82,20 +83,30 @@ class _Batch:
         return num_bytes + dict_bytes(self._notes) + sorted_list_bytes(len(index))
 
     def scan(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay | None:
-        """The entries of a range as they are now, however long it takes to read them; None if there are none."""
+        """The entries of a range as they are now, however long it takes to read them; None if there are none.
+
+        One alone, as most ranges meet, is read at once.
+        """
         notes: dict[bytes, _Entry] = {}
         with self._lock:
             reader = self._readers
             self._readers += 1
             self._notes[reader] = notes
             keys = self._keys()
-            first = 0 if lower is None else keys.bisect_left(lower)
-            if first >= (len(keys) if upper is None else keys.bisect_left(upper)):
+            few = list(islice(keys.irange(lower, upper, _HALF_OPEN, reverse), 2))
+            if len(few) < 2:
+                entry = self._entry(few[0], notes) if few else _ABSENT
                 del self._notes[reader]
-                return None
+                return None if entry is _ABSENT else _alone(few[0], entry)
         overlay = self._range(reader, keys, lower, upper, reverse)
         next(overlay)
         return overlay
+
+    def _entry(self, key: bytes, notes: Mapping[bytes, _Entry]) -> _Entry:
+        """What there was of the key when `notes` began."""
+        # The entry is read before the note: a writer leaves the note before it changes the entry.
+        entry: _Entry = self.entries[key]
+        return notes.get(key, entry)
 
     def _note(self, key: bytes) -> None:
         entry = self.entries.get(key, _ABSENT)
@@ -122,15 +133,13 @@ class _Batch:
         try:
             yield b"", None
             notes = self._notes[reader]
-            inclusive = (True, False)
+            inclusive = _HALF_OPEN
             size = _FIRST_CHUNK
             while True:
                 with self._lock:
                     chunk = list(islice(keys.irange(lower, upper, inclusive, reverse), size))
                 for key in chunk:
-                    # The entry is read before the note: a writer leaves the note before it changes the entry.
-                    entry: _Entry = self.entries[key]
-                    entry = notes.get(key, entry)
+                    entry = self._entry(key, notes)
                     if entry is not _ABSENT:
                         yield key, entry
                 if len(chunk) < size:
@@ -143,6 +152,10 @@ class _Batch:
         finally:
             with self._lock:
                 del self._notes[reader]
+
+
+def _alone(key: bytes, entry: bytes | None) -> Overlay:
+    yield key, entry
 
 
 class IndexedBatchTransaction:

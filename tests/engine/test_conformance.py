@@ -151,6 +151,22 @@ def test_a_scan_shows_the_pairs_of_its_overlay_in_the_place_of_its_own(
     assert ended == [True]
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("value", [None, b"newer"])
+def test_a_scan_shows_one_pair_of_an_overlay_wherever_a_chunk_ends(
+    engine: Engine, value: bytes | None, reverse: bool
+) -> None:
+    """Of 300 even numbers; the chunks of each engine end somewhere among those that are tried."""
+    held = {number * 2: b"held" for number in range(300)}
+    engine.write((DATA, b"%04d" % number, b"held") for number in held)
+    for number in (*range(30), *range(240, 270), *range(330, 360), *range(570, 600)):
+        rows = {**held, number: value}
+        expected = [(b"%04d" % key, there) for key in sorted(rows) if (there := rows[key]) is not None]
+        overlay = overlay_of({number: value}, reverse=reverse, ended=[])
+        found = list(engine.scan(DATA, None, None, reverse=reverse, overlay=overlay))
+        assert found == (expected[::-1] if reverse else expected), number
+
+
 def test_a_scan_that_is_closed_closes_its_overlay(engine: Engine) -> None:
     fill(engine, range(10))
     ended: list[bool] = []
