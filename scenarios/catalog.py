@@ -6,11 +6,13 @@ has none, `{"pair": n}` sets that of the product and takes out its twin, or puts
 start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that begin with
 this one, or for b after all products, and "sweep last" takes that out as "sweep" does; `{"beside": n}` sets the price
 of the first name after all products that begin with this one, as b is to a, and lists these; "list" lists all, "near"
-those from the product b down to this one, or, where that is b, from the last one.
+those from the product b down to this one, or, where that is b, from the last one. "clear" makes all products whose
+names start with this one dearer by 1, opens two iterators over them and takes them out before it reads either.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
-last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for "list"
-and "beside" those listed; for "near" each odd price with the name that comes next.
+last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for "clear"
+what either iterator had, then what is left; for "list" and "beside" those listed; for "near" each odd price with the
+name that comes next.
 """
 
 from __future__ import annotations
@@ -86,6 +88,14 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     met.append((name, price))
                 with catalog.all() as left:
                     return [_readable(met), _name(left.peek_next_key()) if left.has_next() else None]
+        case "clear":
+            with catalog.prefix_scan(product) as rows:
+                dearer = [(name, b"%d" % (int(price) + 1)) for name, price in rows]
+            catalog.put_all(dearer)
+            with catalog.prefix_scan(product) as first, catalog.prefix_scan(product) as second:
+                catalog.put_all([(name, None) for name, _ in dearer])
+                with catalog.all() as left:
+                    return [_readable(rows) for rows in (first, second, left)]
         case {"beside": int(price)}:
             catalog.put(product[:-1] + bytes([product[-1] + 1]), b"%d" % price)
             with catalog.prefix_scan(product) as rows:
@@ -141,7 +151,7 @@ class Scenario(scenarios.Scenario):
         value = random.choice(
             (
                 *(price, price, {"pair": price}, {"offer": price}, {"last": price}, None),
-                *("raise", "sweep", "sweep last", "list", "near", {"beside": price}),
+                *("raise", "sweep", "sweep last", "clear", "list", "near", {"beside": price}),
             )
         )
         return Sample(random.choice(("a", "ann", "anna", "b")), value)
@@ -160,6 +170,10 @@ class Scenario(scenarios.Scenario):
             begin = _name_of_last(product) if record.value == "sweep last" else product
             swept = [[name, catalog.pop(name)] for name in sorted(catalog) if name.startswith(begin)]
             return [Output("output", record.key, [swept, min(catalog, default=None)])]
+        if record.value == "clear":
+            cleared = [[name, catalog.pop(name) + 1] for name in sorted(catalog) if name.startswith(product)]
+            left = [list(row) for row in sorted(catalog.items())]
+            return [Output("output", product, [cleared, cleared, left])]
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
         if isinstance(record.value, dict) and "beside" in record.value:
@@ -200,7 +214,7 @@ class Scenario(scenarios.Scenario):
         if record.topic != "input":
             return False
         match record.value:
-            case None | "raise" | "sweep" | "sweep last" | "list" | "near":
+            case None | "raise" | "sweep" | "sweep last" | "clear" | "list" | "near":
                 return True
             case {"offer": price} | {"pair": price} | {"last": price} | {"beside": price}:
                 return type(price) is int and len(record.value) == 1
