@@ -157,7 +157,7 @@ MUTANTS = (
         "timeout-taken-for-a-takeover",
         OWN,
         "A task whose own transaction timed out believes that somebody has taken it over.",
-        (Edit(f"{_TASK}._why_refused", "if took < timeout:", "if True:"),),
+        (Edit(f"{_TASK}._why_refused", "if took < timeout and not", "if not"),),
     ),
     Mutant(
         "worker-commits-nothing-when-it-stops",
