@@ -86,9 +86,9 @@ class Application:
     def prepare(self, log: Log, config: StreamsConfig | None = None) -> dict[str, int]:
         """Make the internal topics that are missing, and check those that exist, those that `config` names among them.
 
-        Returns how many partitions each source has. Raises `LogError` naming inputs and outputs that do not exist,
-        `InputChangedError` for inputs with other partitions than when the topics were made, and `ConfigError` for
-        inputs that do not fit together.
+        Returns how many partitions each source has. Raises `LogError` naming inputs, topics of global stores and
+        outputs that do not exist, `InputChangedError` for inputs with other partitions than when the topics were made,
+        and `ConfigError` for inputs that do not fit together.
         """
         reader = log.reader()
         admin = log.admin()
@@ -100,11 +100,13 @@ class Application:
                 for topic in (*topology.sources, *topology.sinks):
                     if topic not in internal:
                         _count(reader, topic, found, missing)
+                for one in topology.global_stores:
+                    _count(reader, one.topic, {}, missing)
             if config is not None and config.errors_dead_letter_queue_topic_name is not None:
                 _count(reader, config.errors_dead_letter_queue_topic_name, {}, missing)
             if missing:
                 raise LogError(
-                    f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"
+                    f"these topics do not exist: {', '.join(dict.fromkeys(missing))}. Create them, or check the names"
                 )
             specs = self.internal_topics(found.__getitem__)
             try:

@@ -37,7 +37,7 @@ from store.streams.handlers import (
     Response,
 )
 from store.streams.task import apply
-from store.suppliers import persistent_key_value_store
+from store.suppliers import global_store, persistent_key_value_store
 from store.types import Content, Headers, IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 from tests.clusters import SINK, SOURCE, STORE, Cluster, count, pipeline, rows
@@ -168,6 +168,16 @@ def test_a_dead_letter_topic_that_does_not_exist_is_named_with_the_others_before
     cluster = Cluster(pipeline(poisoned))
     with pytest.raises(LogError, match="these topics do not exist: dead"):
         Application.of(cluster.topology).prepare(SimLog(cluster.broker), CONTINUE)
+
+
+def test_the_topic_of_a_global_table_that_does_not_exist_is_named_with_the_others_and_once() -> None:
+    cluster = Cluster(pipeline(poisoned))
+    table = global_store(persistent_key_value_store("people"), "people")
+    topology = replace(cluster.topology, global_stores=(table,))
+    cluster.broker.create_topic("other", 1)
+    both = replace(topology, ordinal=1, sources=("other",), sinks=(), stores=())
+    with pytest.raises(LogError, match=r"these topics do not exist: people\. "):
+        Application(topology.application_id, (topology, both)).prepare(SimLog(cluster.broker))
 
 
 def test_a_record_that_cannot_be_read_is_left_out_without_an_abort() -> None:
