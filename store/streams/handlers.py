@@ -212,8 +212,9 @@ class LogAndContinueExceptionHandler:
 
 
 def _said(context: ErrorHandlerContext, error: Exception) -> str:
-    at = f"{TopicPartition(context.topic, context.partition)} offset {context.offset}"
-    return f"task {context.task_id}, record {at}: {type(error).__name__}: {_cut(str(error))}"
+    at = f"record {TopicPartition(context.topic, context.partition)} offset {context.offset}"
+    what = at if context.topic else "a result that was held back"
+    return f"task {context.task_id}, {what}: {type(error).__name__}: {_cut(str(error))}"
 
 
 def _cut(text: str) -> str:

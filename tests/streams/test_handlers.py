@@ -768,6 +768,12 @@ def test_who_fails_says_of_which_record_in_the_log(caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["task 0_3, record in-3 offset 7: ValueError: no number"]
 
 
+def test_a_result_that_was_held_back_has_no_place_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    context = ErrorHandlerContext(handlers.result_of(b"k", b"v", 1), "0_3", None)
+    LogAndFailExceptionHandler().handle_error(context, ValueError("no number"))
+    assert caplog.messages == ["task 0_3, a result that was held back: ValueError: no number"]
+
+
 def test_nothing_is_remembered_of_what_was_refused_once_that_is_committed() -> None:
     """A topic may take more later on, and a task that runs for months keeps none of what it has left out."""
     faults = Faults()
