@@ -187,14 +187,16 @@ class Task:
         listener: RestoreListener | None = None,
         global_stores: Mapping[str, GlobalStore[Any]] | None = None,
         faults: Faults | None = None,
+        handlers: Handlers | None = None,
         breaks_off: Callable[[bool], bool] = lambda _: False,
         thread_id: str = "main",
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
         are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
         of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`).
+        `handlers` are those of `config`, where they outlive the task.
         `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. Metrics are told of `thread_id`."""
-        self._handlers = Handlers.of(config)
+        self._handlers = Handlers.of(config) if handlers is None else handlers
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
         self._faults = faults if faults is not None else Faults()
         self._global_stores = global_stores or {}

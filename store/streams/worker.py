@@ -55,7 +55,7 @@ from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
-from store.streams.handlers import Faults
+from store.streams.handlers import Faults, Handlers
 from store.streams.ordinals import retrying
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
@@ -147,6 +147,9 @@ class Worker:
         What was processed and committed of the topics that it `purges` is deleted: the application's
         `repartition_topics`, and no others.
         """
+        self._handlers = Handlers.of(config)
+        """One of each for all tasks and their incarnations, of which a record that raised may need a new one: what a
+        handler counts, or has said, is not begun anew by the errors that it is asked about."""
         self._topology = topology
         self._lent = None if streaming is None else LentLog(log, streaming)
         self._log: Log = self._lent or log
@@ -562,6 +565,7 @@ class Worker:
                 listener=self._listener,
                 global_stores=self.replicas.global_stores,
                 faults=self._faults.setdefault(partition, Faults()),
+                handlers=self._handlers,
                 breaks_off=self._breaks_off,
                 thread_id=self._thread_id,
             )

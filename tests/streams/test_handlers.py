@@ -888,6 +888,34 @@ def test_many_records_that_are_passed_over_are_warned_of_now_and_then(
     assert len([line for line in caplog.messages if "resuming from the last commit" in line]) == 1
 
 
+def test_records_of_which_each_needs_a_new_incarnation_are_warned_of_now_and_then_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stores = (persistent_key_value_store(STORE, transactional=False),)
+    cluster = cluster_of(poisoned, *[b"bad"] * 10, stores=stores)
+    run(cluster, CONTINUE)
+    assert len(dead(cluster)) == 10
+    assert len([line for line in caplog.messages if "going on without it" in line]) == 1
+
+
+class _Counts(LogAndContinueExceptionHandler):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        self.asked += 1
+        return Response.fail() if self.asked > 3 else super().handle_error(context, error)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_handler_that_gives_up_after_so_many_errors_can_count_them(transactional: bool) -> None:
+    stores = (persistent_key_value_store(STORE, transactional=transactional),)
+    cluster = cluster_of(poisoned, *[b"bad"] * 10, stores=stores)
+    with pytest.raises(ValueError, match="bad record"):
+        run(cluster, config(processing_exception_handler=_Counts))
+    assert len(dead(cluster)) == 3
+
+
 def test_a_warning_that_was_put_off_counts_what_came_since(caplog: pytest.LogCaptureFixture) -> None:
     handler, clock = LogAndContinueExceptionHandler(), VirtualClock()
     at = Record("in", 0, 1, b"k", b"v", 1)
