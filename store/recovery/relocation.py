@@ -309,7 +309,9 @@ def _edits(moves: Sequence[Move], layout: Layout, declared: Declared) -> tuple[E
 def _notes(moves: Sequence[Move], notes: Mapping[int, str], declared: Declared) -> tuple[Note, ...]:
     """Notes that speak of another sub-topology than the one that has the ordinal now, where either of them was moved.
 
-    One that is of neither stays, and the task refuses to start: somebody may have given two pipelines one name.
+    One that is of neither stays, and the task refuses to start: somebody may have given two pipelines one name. What
+    such a note said of a sub-topology is noted where that is now, even if its task has not been opened yet: another
+    change may come before that, and would find nothing of it.
     """
     said = {ordinal: frozenset(text.splitlines()) for ordinal, text in notes.items()}
     came = {move.after for move in moves}
@@ -324,6 +326,10 @@ def _notes(moves: Sequence[Move], notes: Mapping[int, str], declared: Declared) 
             went = went or ordinal in came or any(not here.isdisjoint(other) for other in others)
         if went:
             changed.append(Note(ordinal, notes[ordinal], "\n".join(sorted(here or ()))))
+    left = frozenset[str]().union(*[said[note.ordinal] for note in changed])
+    for ordinal, here in declared.contents.items():
+        if ordinal not in said and not here.isdisjoint(left):
+            changed.append(Note(ordinal, "", "\n".join(sorted(here))))
     return tuple(changed)
 
 
@@ -491,7 +497,7 @@ def relocation_plan(root: Path | str, application_id: str, topologies: Sequence[
     journal = _read(directory.application / RELOCATION)
     begun = Plan() if journal is None or journal.plan is None else journal.plan
     noted = {
-        note.ordinal: note.after for note in begun.notes if layout.notes.get(note.ordinal) == note.before
+        note.ordinal: note.after for note in begun.notes if layout.notes.get(note.ordinal, "") == note.before
     }
     layout = replace(layout, stores=_after(layout.stores, begun.moves), notes={**layout.notes, **noted})
     found = plan(layout, declared)

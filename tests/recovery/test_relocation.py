@@ -307,14 +307,30 @@ def noted(before: dict[int, str], latter: Shape) -> dict[int, str]:
     }
     found = plan(Layout((), {}, contents), now).notes
     for note in found:
-        assert contents[note.ordinal] == note.before
+        assert contents.get(note.ordinal, "") == note.before
     return {note.ordinal: " ".join(re.findall("store (.*)", note.after)) for note in found}
 
 
 def test_notes_follow_sub_topologies_that_come_and_go() -> None:
     assert noted({0: "a", 1: "b"}, {0: ("b",), 1: ("a",)}) == {0: "b", 1: "a"}
-    assert noted({0: "a", 1: "b"}, {0: ("n",), 1: ("a",), 2: ("b",)}) == {0: "n", 1: "a"}
+    assert noted({0: "a", 1: "b"}, {0: ("n",), 1: ("a",), 2: ("b",)}) == {0: "n", 1: "a", 2: "b"}
     assert noted({0: "a", 1: "b"}, {0: ("b",)}) == {0: "b", 1: ""}
+
+
+def test_a_start_of_another_version_that_opened_no_task_does_not_keep_the_former_one_from_starting(
+    tmp_path: Path,
+) -> None:
+    """Where there are no stores on disk the notes alone say that a sub-topology has another ordinal than before."""
+    directory = StateDirectory(tmp_path, "app")
+    former = [topology(0, (), "x"), topology(1, (), "y")]
+    for one in former:
+        directory.remember(one.ordinal, "\n".join(sorted(one.content)))
+    before = directory.remembered()
+    latter = [topology(0, (), "x"), topology(1, (), "new"), topology(2, (), "y")]
+    relocate(tmp_path, "app", latter)
+    assert directory.remembered() == {one.ordinal: "\n".join(sorted(one.content)) for one in latter}
+    relocate(tmp_path, "app", former)
+    assert directory.remembered() == before
 
 
 def test_notes_of_what_did_not_move_stay() -> None:
