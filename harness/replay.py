@@ -97,6 +97,42 @@ _MANY_OBJECTS = 100_000
 
 
 @contextmanager
+def _heard() -> Iterator[None]:
+    """Have an interrupt in the block end it, wherever that comes. Only in the main thread, where signals arrive.
+
+    One that comes while garbage is freed is raised in what the interpreter calls then, which says that it is ignored
+    and goes on; one that comes while something is closed may give place to an error of that. So it is raised at the end
+    of the block again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+    before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        try:
+            before[number](number, frame)
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            before[number] = handler
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for replaced, earlier in before.items():
+            signal.signal(replaced, earlier)
+        if interrupted:
+            raise KeyboardInterrupt
+
+
+@contextmanager
 def _collected_afterwards() -> Iterator[None]:
     """Collect garbage at the end of the block, and only what came up in it; before that only when there is very much.
 
@@ -190,7 +226,7 @@ def simulate_all(
 ) -> list[tuple[History, Verdict]]:
     """`simulate_within` of several schedules, in their order: all are run first and then judged, which a processor's
     caches like better than taking turns."""
-    with _collected_afterwards():
+    with _heard(), _collected_afterwards():
         histories = _run_all(seconds, scenario, schedules, mutant)
         found: list[tuple[History, Verdict]] = []
         with bounded(scenario, "what its reference function says of one run", seconds) as begin:

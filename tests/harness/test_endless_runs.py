@@ -6,10 +6,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
+
+import pytest
 
 from harness.campaign import Plan, reduce, run_simulation
 from harness.history import Reached
+from harness.oracles import judge
 from harness.replay import simulate, simulate_all, simulate_within, watchdog
 from harness.schedule import Input, Schedule
 from harness.spread.processes import over
@@ -113,3 +117,30 @@ def test_a_long_schedule_may_pass_as_many_points_as_it_needs() -> None:
     history, verdict = simulate(BALANCES, Schedule("balances", items, settings={"commit.records": 1}))
     assert verdict.outcome is Outcome.HOLDS
     assert sum(isinstance(event, Reached) for event in history.events) > 20_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_comes_while_garbage_is_freed_ends_the_run_all_the_same(
+    number: signal.Signals,
+) -> None:
+    class Garbage:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def judging(*given: Any) -> Any:
+        Garbage()
+        return judge(*given)
+
+    def run() -> None:
+        simulate_all(10.0, BALANCES, [Schedule("balances", RECORDS)])
+
+    handler = signal.signal(number, signal.default_int_handler)
+    try:
+        # What is raised in a finalizer is told of, and goes no further.
+        unheard = patch("sys.unraisablehook", lambda _: None)
+        with patch("harness.replay.judge", judging), unheard, pytest.raises(KeyboardInterrupt):
+            run()
+        assert signal.getsignal(number) is signal.default_int_handler
+        run()
+    finally:
+        signal.signal(number, handler)
