@@ -6,8 +6,8 @@ were traded. A price is valid from its timestamp on, and prices can be asked for
 Output, keyed by share: in `changes` for each price the time until which it is valid (-1: no end), or for null the
 price that it ended. In `valued` for each trade the price that was valid at its timestamp, with the time that it is
 from, then what prices there were since, newest first, those of the next 8 s, oldest first, those of that very moment,
-and the price of 8 s earlier; and how many were traded in all, with the time of the last trade, which a timestamped
-store keeps.
+and the prices of 8 s and 60 s earlier; and how many were traded in all, with the time of the last trade, which a
+timestamped store keeps.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class Value:
             since = [list(found[:2]) for found in prices.get_versions(share, time, ascending=False)]
             soon = [list(found[:2]) for found in prices.get_versions(share, time, time + NEAR_MS)]
             now = [list(found[:2]) for found in prices.get_versions(share, time, time)]
-        before = prices.get(share, max(0, time - NEAR_MS))
-        valued = [price and price.value, since, soon, now, before and list(before[:2]), *volume]
+        before = [prices.get(share, max(0, time - span)) for span in (NEAR_MS, RETENTION_MS)]
+        earlier = [found and list(found[:2]) for found in before]
+        valued = [price and price.value, since, soon, now, earlier, *volume]
         context.forward(self.valued, record.key, msgspec.json.encode(valued))
 
 
@@ -109,8 +110,8 @@ class Scenario(scenarios.Scenario):
         history = [[version.value, version.timestamp] for version in since]
         soon = [[value, time] for value, time in history if time <= record.timestamp + NEAR_MS]
         now = [[price.value, price.timestamp]] if price else []
-        before = prices.get(record.key, max(0, record.timestamp - NEAR_MS))
-        earlier = before and [before.value, before.timestamp]
+        before = [prices.get(record.key, max(0, record.timestamp - span)) for span in (NEAR_MS, RETENTION_MS)]
+        earlier = [found and [found.value, found.timestamp] for found in before]
         valued = [price and price.value, history[::-1], soon, now, earlier, *volumes[record.key]]
         return [Output("valued", record.key, valued)]
 
