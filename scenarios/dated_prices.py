@@ -13,8 +13,8 @@ they come; a table of these goes back 16 s, and what is older is not in it. In `
 other update. In `demand` price and number of orders of each product that has both; a price that is not the latest
 changes nothing there. In `dated` the number of orders with the largest of their times, by a transformer. In `busy`,
 keyed by product and start of a window, as in `ann@20000`, how many orders there were in it, and how many prices: two
-groups, each of which has a stream time. A high price leaves a
-window without a value, so that it begins anew.
+groups, each of which has a stream time. A high price leaves a window without a value, so that it begins anew. An order
+of no product is in `cheap` and `settled` alone, at once and without a price, and makes no time go by.
 
 Orders are let go in the order of their times, those of one time by their keys, those of one key as they came. All goes
 by the largest times of orders and of prices that have a value. Processors keep these in a store of their own, for the
@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import Materialized, StreamsBuilder, TimeWindows
@@ -57,7 +57,7 @@ TAX = 3
 
 
 class Clock:
-    """A processor that hands records on, and keeps the largest time of those that have a value."""
+    """A processor that hands records on, and keeps the largest time of those that have a key and a value."""
 
     def __init__(self, of: str) -> None:
         self.of = of
@@ -67,7 +67,7 @@ class Clock:
         self.store = context.store(CLOCK)
 
     def process(self, record: StreamRecord) -> None:
-        if record.value is not None:
+        if record.key is not None and record.value is not None:
             self.store.put(self.of, max(self.store.get(self.of) or 0, record.timestamp))
         self.context.forward(record.value)
 
@@ -193,7 +193,8 @@ class Scenario(scenarios.Scenario):
         if random.random() < 0.45:
             headers = (("by", random.choice(("post", "hand"))),) if random.random() < 0.2 else ()
             value = None if random.random() < 0.1 else random.randint(1, 9)
-            return Sample(product, value, topic="orders", headers=headers)
+            ordered = KEYLESS if random.random() < 0.1 else product
+            return Sample(ordered, value, topic="orders", headers=headers)
         return Sample(product, None if random.random() < 0.25 else random.randint(1, 9), topic="prices")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
@@ -201,6 +202,9 @@ class Scenario(scenarios.Scenario):
             return self._price(state, record)
         if record.value is None:
             return []
+        if record.key == KEYLESS:
+            value, time, headers = [record.value, None], record.timestamp, record.headers
+            return [Output(topic, KEYLESS, value, time, headers) for topic in ("cheap", "settled")]
         before = state[CLOCK].get("orders", -1)
         state[CLOCK]["orders"] = max(before, record.timestamp)
         return [
@@ -290,7 +294,9 @@ class Scenario(scenarios.Scenario):
         return [Output("busy", f"{key}@{start}", busy, time)]
 
     def accepts(self, record: InputRecord) -> bool:
-        return record.topic in ("prices", "orders") and (record.value is None or type(record.value) is int)
+        if record.topic != "orders" and (record.topic != "prices" or record.key == KEYLESS):
+            return False
+        return record.value is None or type(record.value) is int
 
     def decode_key(self, store: str, key: bytes) -> str:
         if store != WAITING:
