@@ -12,13 +12,16 @@ from store.config import StreamsConfig
 from store.errors import ConfigError
 from store.log.partitioner import partition_for
 from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import LATEST, Window, Windowed
 from store.streams.dsl import (
     EmitStrategy,
     Materialized,
+    ProcessorContext,
     SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
+    StreamRecord,
     StreamsBuilder,
     Suppressed,
     TimeWindowedSerde,
@@ -533,6 +536,25 @@ def test_a_late_record_of_a_window_without_a_value_has_its_own_time(config: Mapp
         2,
         50,
     )
+
+
+def test_windows_are_closed_whoever_else_has_written_to_their_store() -> None:
+    class Writing:
+        def init(self, context: ProcessorContext) -> None:
+            self.store = context.store("counts")
+
+        def process(self, record: StreamRecord) -> None:
+            self.store.put(record.key, ValueAndTimestamp(record.value, record.timestamp), 0)
+
+    def build(b: StreamsBuilder) -> None:
+        windowed = b.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10))
+        closing = windowed.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
+        counts = closing.count(materialized=Materialized("counts", value_serde=JsonSerde()))
+        counts.to_stream(lambda key, _: key.key).to("out")
+        b.stream("written").process(Writing, "counts")
+
+    records = [("in", "a", 1, 5), ("written", "b", 7, 6), ("in", "a", 1, 30)]
+    assert results(build, records) == [("a", 1, 5), ("b", 7, 6)]
 
 
 def test_unlimited_windows_start_when_a_clock_of_any_zone_says_so() -> None:
