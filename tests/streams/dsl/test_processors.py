@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -141,6 +142,22 @@ def test_an_error_of_what_is_forwarded_to_counts_though_the_processor_swallows_i
         b.stream("in").process(lambda: Calling(process)).foreach(fail)
 
     with driver(build) as running, pytest.raises(ValueError, match="downstream"):
+        pipe(running, [("in", "a", 1, 1)])
+
+
+def test_an_error_that_a_processor_swallows_counts_also_where_a_commit_has_it_called() -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("downstream")
+
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            with suppress(ValueError):
+                context.forward(record.key, record.value)
+
+        counts = b.stream("in").group_by_key().count()
+        counts.to_stream().process(lambda: Calling(process)).foreach(fail)
+
+    with driver(build, CACHED) as running, pytest.raises(ValueError, match="downstream"):
         pipe(running, [("in", "a", 1, 1)])
 
 
