@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
+from store.log.protocol import Arrival
 from store.serdes import StrSerde
-from store.streams.arrivals import in_time
+from store.streams.arrivals import Arrivals, in_time
 from store.streams.dsl import JoinWindows, StreamsBuilder
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
@@ -42,6 +43,17 @@ def test_inputs_are_taken_by_the_times_of_their_next_records(times: list[list[in
     assert [one for run in runs for one in run] == by_hand(inputs)
     assert all(run and len({one.topic for one in run}) == 1 for run in runs)
     assert all(one[0].topic != two[0].topic for one, two in pairwise(runs))
+
+
+def test_what_had_come_is_not_given_to_a_task_that_went_back_meanwhile() -> None:
+    broker, at = SimBroker(), TopicPartition("in", 0)
+    broker.create_topic("in", 1)
+    for value in (b"a", b"b", b"c"):
+        broker.append("in", None, value, partition=0, timestamp=1)
+    arrivals = Arrivals(SimLog(broker).reader())
+    assert arrivals.gather({at: 2}, 10, 0.0)
+    assert arrivals.read(at, 0, 10, IsolationLevel.READ_COMMITTED) == Arrival((), 0, more=True)
+    assert [one.offset for one in arrivals.read(at, 2, 10, IsolationLevel.READ_COMMITTED).records] == [2]
 
 
 def test_after_a_crash_a_backlog_of_two_inputs_is_read_by_time() -> None:
