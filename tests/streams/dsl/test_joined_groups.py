@@ -11,7 +11,7 @@ import pytest
 from store.config import StreamsConfig
 from store.serdes import JsonSerde, StrSerde
 from store.streams.application import Application
-from store.streams.dsl import StreamsBuilder
+from store.streams.dsl import ProcessorContext, StreamRecord, StreamsBuilder
 from tests.streams.dsl.crashing import Process, run_at_random
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -37,6 +37,17 @@ HAS: dict[str, Any] = {
 }
 
 
+class Reading:
+    """Reads both tables, which write what they hold back before, and forward it later."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.stores = [context.store(name) for name in ("l", "r")]
+
+    def process(self, record: StreamRecord) -> None:
+        for store in self.stores:
+            store.get(record.key)
+
+
 def application(kind: str, joiner: str) -> Application:
     made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
     left, right = made.table("left", materialized="l"), made.table("right", materialized="r")
@@ -49,6 +60,7 @@ def application(kind: str, joiner: str) -> Application:
         materialized="sums",
     )
     sums.to_stream().to("out")
+    made.stream("read").process(Reading, "l", "r")
     return made.build()
 
 
@@ -76,10 +88,12 @@ def test_each_row_is_in_one_group_once(kind: str, joiner: str, cache: int) -> No
         tables: dict[str, Row] = {"left": {}, "right": {}}
         records: list[tuple[str, bytes | None, bytes | None, int]] = []
         for number in range(random.randint(5, 30)):
-            topic, key = random.choice([*tables]), random.choice("xy")
+            topic, key = random.choice([*tables, "read"]), random.choice("xy")
             value = None if random.random() < 0.3 else random.randint(0, 5)
             encoded = None if value is None else json.dumps(value).encode()
             records.append((topic, key.encode(), encoded, 1_000 + number))
+            if topic == "read":
+                continue
             if value is None:
                 tables[topic].pop(key, None)
             else:
