@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -434,6 +435,27 @@ def test_a_record_of_the_time_0_is_refused_because_the_client_would_write_anothe
     until(lambda: place.reader.offsets(place.tp, RC).end > 1)
     [record] = place.reader.read(place.tp, 0, 10, RC).records
     assert (record.value, record.timestamp) == (b"first", 1)
+
+
+def test_an_abort_right_after_a_commit_to_many_partitions_leaves_a_producer_that_goes_on(
+    place: Place, unique: Callable[[str], str]
+) -> None:
+    """The broker is still writing the markers of that commit when it is asked to begin the next transaction."""
+    admin = place.log.admin()
+    admin.create_topics([TopicSpec(unique("wide"), 100)])
+    admin.close()
+    producer = place.producer()
+    for _ in range(5):
+        producer.begin_transaction()
+        for partition in range(100):
+            producer.produce(unique("wide"), b"k", b"v", partition=partition)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        place.put(producer, b"aborted")
+        time.sleep(0.01)
+        producer.abort_transaction()
+    place.commit(producer, b"last")
+    assert place.values() == [b"last"]
 
 
 def test_a_record_too_large_for_the_topic_asks_for_an_abort(place: Place) -> None:

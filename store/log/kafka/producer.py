@@ -387,8 +387,24 @@ class KafkaProducer(_Sender):
     @_remembers_fencing
     def abort_transaction(self) -> None:
         producer = self._live()
+        self._let_begin(producer)
         self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
         self._end()
+
+    def _let_begin(self, producer: ClientProducer) -> None:
+        """Have the transaction begin at the broker before it is aborted, if its records are on their way.
+
+        While the broker still writes the markers of the last one, it refuses the first request of the next, which the
+        client repeats. An abort in between would come before any that was taken: the broker knows of no transaction to
+        end, and for the client that is fatal.
+        """
+        if self._deliveries.failed:
+            return
+        try:
+            producer.flush(STEP)
+        except (KafkaException, SystemError):
+            # What has become of this producer is what the abort is answered.
+            LOGGER.debug("%s: could not be flushed before an abort", self._id, exc_info=True)
 
     def _fence(self, why: str | None) -> None:
         self._fenced = why
