@@ -151,6 +151,7 @@ def _collected_afterwards() -> Iterator[None]:
 
 
 _LEAST_ALARMS = 10
+_AGAIN_S = 1.0
 
 
 class DidNotEndError(BaseException):
@@ -179,6 +180,8 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
         left = worked + seconds - time.process_time()
         waits = alarms >= _LEAST_ALARMS and time.monotonic() >= waited + _LEAST_ALARMS * seconds
         if left <= 0 or waits:
+            # Again, should the interpreter ignore what is raised here, as it does while it frees garbage.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             raise DidNotEndError
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left))
 

@@ -14,7 +14,7 @@ import pytest
 from harness.campaign import Plan, reduce, run_simulation
 from harness.history import Reached
 from harness.oracles import judge
-from harness.replay import simulate, simulate_all, simulate_within, watchdog
+from harness.replay import DidNotEndError, simulate, simulate_all, simulate_within, watchdog
 from harness.schedule import Input, Schedule
 from harness.spread.processes import over
 from harness.verdict import Outcome
@@ -93,6 +93,26 @@ def test_a_campaign_ends_although_a_run_does_not_and_leaves_its_schedule_as_it_i
         reduced = reduce(found, None)
     assert reduced.minimal == found.schedule
     assert "did not end" in reduced.verdict.findings[0].sentence
+
+
+def test_a_run_does_not_go_on_for_ever_where_its_end_is_ignored_at_first() -> None:
+    class Garbage:
+        def __del__(self) -> None:
+            while True:
+                pass
+
+    def run() -> None:
+        garbage = [Garbage()]
+        while True:
+            garbage.clear()
+
+    with (
+        patch("harness.replay._AGAIN_S", 0.01),
+        patch("sys.unraisablehook", lambda _: None),
+        pytest.raises(DidNotEndError),
+        watchdog(0.01),
+    ):
+        run()
 
 
 def test_a_timer_that_ran_before_goes_on_after_the_watchdog() -> None:
