@@ -105,14 +105,14 @@ class Codec(Generic[K, V]):
 
     def _unwritten(self, what: str, value: object, serde: object, error: Exception) -> Exception:
         words = (
-            f"store {self.store_name}: {type(serde).__name__} cannot serialize the {what} "
-            f"{_short.repr(value)}: {error}"
+            f"store {self.store_name}: {_called(serde)} cannot serialize the {what} {_short.repr(value)}: {error}. "
+            "Its serdes are those that its builder is given, or Materialized(key_serde=…, value_serde=…)"
         )
         return TypeError(words) if isinstance(error, TypeError) else SerdeError(words)
 
     def _unread(self, what: str, data: bytes, serde: object, error: Exception) -> SerdeError:
         return SerdeError(
-            f"store {self.store_name}: {type(serde).__name__} cannot deserialize the {what} "
+            f"store {self.store_name}: {_called(serde)} cannot deserialize the {what} "
             f"{_short.repr(data)}: {error}"
         )
 
@@ -134,6 +134,10 @@ class _TimestampedSerde(Generic[V]):
     def deserialize(self, data: bytes) -> ValueAndTimestamp[V]:
         value, timestamp = timestamped.unpack(data)
         return ValueAndTimestamp(self._inner.deserialize(value), timestamp)
+
+
+def _called(serde: object) -> str:
+    return type(serde._inner if isinstance(serde, _TimestampedSerde) else serde).__name__
 
 
 class MeteredIterator(Generic[K, V]):

@@ -269,7 +269,10 @@ def test_what_no_serde_can_write_is_refused_by_name_and_nothing_is_written(
         write(store, "one", "value")
     with pytest.raises(SerdeError, match=f"store orders: IntSerde cannot serialize the key {2**63}"):
         write(store, 2**63, "value")
-    with pytest.raises(TypeError, match=r"store orders: \w+ cannot serialize the value .*7.*: expected str"):
+    with pytest.raises(
+        TypeError,
+        match=r"store orders: StrSerde cannot serialize the value .*7.*: expected str.*Materialized",
+    ):
         write(store, 1, 7)
     assert store.approximate_num_uncommitted_bytes() == 0
     assert read(store, 1) is None
@@ -361,7 +364,7 @@ def test_a_prefix_is_serialized_by_a_serde_of_its_own() -> None:
     )
     with pytest.raises(TypeError, match="prefix must be bytes, not str"):
         store.prefix_scan("ab")
-    with pytest.raises(TypeError, match="store orders: StrSerde cannot serialize the prefix 1"):
+    with pytest.raises(TypeError, match=r"store orders: StrSerde cannot serialize the prefix 1"):
         store.prefix_scan(1, cast("Any", StrSerde()))
 
 
