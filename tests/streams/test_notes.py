@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +105,38 @@ def test_after_a_restart_a_hundred_operators_drop_what_was_late_before() -> None
         running.crash()
         pipe(running, [("in", "k", 1, 6)])
         assert output(running, value_serde=LongSerde()) == []
+
+
+@pytest.mark.parametrize("later", ["in", "other"])
+def test_the_latest_time_counts_of_what_is_noted_beside_several_positions(later: str) -> None:
+    """They differ where an input came later than the others, or somebody has set the position of one."""
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    grouped = builder.stream("in").merge(builder.stream("other")).group_by_key()
+    table = grouped.windowed_by(TimeWindows.of_size(10)).count(materialized="w", name="words")
+    table.to_stream(lambda row, _: row.key).to("out", value_serde=LongSerde())
+    (topology,) = builder.build().sub_topologies
+    broker = SimBroker()
+    for topic in ("in", "other", "out", *topology.changelogs.values()):
+        broker.create_topic(topic, 1)
+    log = SimLog(broker, "a")
+    producer = log.producer("somebody", 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for topic in ("in", "other"):
+        time = 25 if topic == later else 5
+        producer.send_offsets("app", {TopicPartition(topic, 0): 0}, ordinals.note(0, time, {"words": time}))
+    producer.commit_transaction()
+    broker.append("in", b"k", b"1", partition=0, timestamp=6)
+    config = StreamsConfig.of({"statestore.cache.max.bytes": 0})
+    with Task(topology, 0, log, MemoryStorage(), config, SystemClock()) as task:
+        apply(
+            task,
+            log.reader().read(TopicPartition("in", 0), 0, 10, IsolationLevel.READ_COMMITTED).records,
+        )
+        task.commit()
+    assert log.reader().read(TopicPartition("out", 0), 0, 10, IsolationLevel.READ_COMMITTED).records == []
+    said = log.reader().committed_metadata("app", TopicPartition("in", 0))
+    assert (ordinals.stream_time(said), read(said, ["words"])) == (25, {"words": 25})
 
 
 def test_an_operator_with_a_name_of_its_own_is_remembered() -> None:
