@@ -509,6 +509,8 @@ class BoundGraph:
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
         self._starting: list[tuple[Any, Any]] = []
+        self.only_reads = True
+        """Whether processors begin or end: they read their stores then, and write nothing."""
         self._processed: Record | None = None
         """The input record that is being processed."""
         self._operators: dict[CodeType, list[tuple[str, FunctionType]]] = {}
@@ -531,7 +533,7 @@ class BoundGraph:
             start = getattr(processor, "init", None)
             if start is not None:
                 start(context)
-        self.punctuators.beginning = False
+        self.punctuators.beginning = self.only_reads = False
         self.process = self._processing(sources)
         if task.leaves_operators_out:
             self.process = self._noting(self.process)
@@ -617,6 +619,7 @@ class BoundGraph:
         self.punctuators.punctuate_wall_clock()
 
     def close(self) -> None:
+        self.only_reads = True
         for close in self.closes:
             close()
         self.tables = {}

@@ -23,7 +23,6 @@ from store.types import Headers, checked_headers
 
 if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Place
-    from store.streams.dsl.record_cache import Table
 
 __all__ = [
     "FixedKeyContext",
@@ -115,7 +114,7 @@ class _Context:
                 f"processor {self._place.name} is not connected to a store {name!r}; name it in `stores`. It has "
                 f"{', '.join(self._place.vertex.stores) or 'none'}"
             )
-        return _Shared(self._task.store(name), self._place.graph.tables, name)
+        return _Shared(self._task.store(name), self._place, name)
 
     def _send(
         self, key: Any, value: Any, timestamp: int | None, headers: Headers | None, to: str | None
@@ -247,9 +246,10 @@ class TransformContext(_Context):
 class _Shared:
     """A store that operators of the DSL may hold writes to back for: these are written before anything is read."""
 
-    def __init__(self, store: Any, tables: dict[str, Table], name: str) -> None:
+    def __init__(self, store: Any, place: Place, name: str) -> None:
         self._store = store
-        self._tables = tables
+        self._graph = place.graph
+        self._operator = place.name
         self._name = name
 
     def __dir__(self) -> list[str]:
@@ -260,8 +260,10 @@ class _Shared:
 
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._store, method)
-        table = self._tables.get(self._name)
         reads = method.startswith(_READS)
+        if self._graph.only_reads and method.startswith(_WRITES):
+            return self._once_it_runs(method)
+        table = self._graph.tables.get(self._name)
         if table is None or not callable(found) or (reads and not table.capacity):
             return found
 
@@ -275,8 +277,22 @@ class _Shared:
 
         return call
 
+    def _once_it_runs(self, method: str) -> Callable[..., Any]:
+        """A write that a processor asks for as it begins or ends: it may be kept, and is refused until records come."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._graph.only_reads:
+                raise ProtocolError(
+                    f"processor {self._operator} called {method} of store {self._name} as it began or ended: a "
+                    "processor may read its stores then, and writes from the first record, or punctuator, on"
+                )
+            return getattr(self, method)(*args, **kwargs)
+
+        return call
+
 
 _READS = ("get", "fetch", "range", "reverse", "all", "backward", "prefix", "find", "approximate", "position")
+_WRITES = ("put", "delete", "remove")
 
 
 T = TypeVar("T")

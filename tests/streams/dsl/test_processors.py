@@ -694,6 +694,65 @@ def test_a_processor_may_schedule_while_it_processes() -> None:
     assert seen == [7]
 
 
+WRITES: dict[str, Callable[[Any], object]] = {
+    "put": lambda store: store.put("a", 1),
+    "put_all": lambda store: store.put_all([("a", 1)]),
+    "delete": lambda store: store.delete("a"),
+}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_processor_that_writes_as_it_begins_or_ends_is_refused_whatever_its_store_is(
+    write: str, logged: bool, cached: bool, guarantee: str
+) -> None:
+    made = NUMBERS.with_caching_enabled() if cached else NUMBERS
+    made = made if logged else made.with_logging_disabled()
+    refused: list[str] = []
+
+    def writes(store: Any) -> None:
+        with pytest.raises(ProtocolError, match=f"called {write} of store numbers as it began or ended"):
+            WRITES[write](store)
+        refused.append(write)
+
+    def build(b: StreamsBuilder) -> None:
+        b.add_state_store(made)
+        kept: list[Any] = []
+
+        def begin(context: ProcessorContext) -> None:
+            kept[:] = [context.store("numbers")]
+            assert kept[0].get("a") is None
+            writes(kept[0])
+
+        b.stream("in").process(
+            lambda: Calling(lambda *_: None, begin, lambda: writes(kept[0])), "numbers"
+        ).to("out")
+
+    with driver(build, {"processing.guarantee": guarantee}) as running:
+        pipe(running, [("in", "a", 1, 7)])
+        assert running.get_store("numbers").get("a") is None
+    assert refused == [write, write]
+
+
+def test_a_write_that_a_processor_keeps_as_it_begins_is_made_when_records_come() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.add_state_store(NUMBERS)
+        kept: list[Any] = []
+
+        def process(_: ProcessorContext, record: StreamRecord) -> None:
+            kept[0](record.key, record.value)
+
+        b.stream("in").process(
+            lambda: Calling(process, lambda context: kept.append(context.store("numbers").put)), "numbers"
+        )
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 5, 7)])
+        assert running.get_store("numbers").get("a") == 5
+
+
 def test_a_processor_reads_a_tables_store_with_what_is_held_back() -> None:
     def build(b: StreamsBuilder) -> None:
         def process(context: ProcessorContext, record: StreamRecord) -> None:
