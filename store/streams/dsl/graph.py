@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import walk_tb
@@ -620,9 +620,10 @@ class BoundGraph:
 
     def close(self) -> None:
         self.only_reads = True
-        for close in self.closes:
-            close()
-        self.tables = {}
+        with ExitStack() as all_of_them:
+            all_of_them.callback(self.tables.clear)
+            for close in reversed(self.closes):
+                all_of_them.callback(close)
 
 
 def _is_of(frame: FrameType, function: FunctionType) -> bool:

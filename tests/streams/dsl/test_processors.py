@@ -736,6 +736,24 @@ def test_a_processor_that_writes_as_it_begins_or_ends_is_refused_whatever_its_st
     assert refused == [write, write]
 
 
+@pytest.mark.parametrize("raises", ["first", "second"])
+def test_a_processor_that_raises_as_it_ends_keeps_no_other_from_ending(raises: str) -> None:
+    ended: list[str] = []
+
+    def end(name: str) -> None:
+        ended.append(name)
+        if name == raises:
+            raise ValueError("cannot end")
+
+    def build(b: StreamsBuilder) -> None:
+        first = b.stream("in").process(lambda: Calling(end=lambda: end("first")))
+        first.process(lambda: Calling(end=lambda: end("second")))
+
+    with pytest.raises(ValueError, match="cannot end"), driver(build):
+        pass
+    assert sorted(ended) == ["first", "second"]
+
+
 def test_a_write_that_a_processor_keeps_as_it_begins_is_made_when_records_come() -> None:
     def build(b: StreamsBuilder) -> None:
         b.add_state_store(NUMBERS)
