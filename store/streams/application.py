@@ -94,6 +94,7 @@ class Application:
         admin = log.admin()
         try:
             found: dict[str, int] = {}
+            others: dict[str, int] = {}
             missing: list[str] = []
             internal = self.repartition_topics
             for topology in self.sub_topologies:
@@ -101,12 +102,12 @@ class Application:
                     if topic not in internal:
                         _count(reader, topic, found, missing)
                 for one in topology.global_stores:
-                    _count(reader, one.topic, {}, missing)
+                    _count(reader, one.topic, others, missing)
             if config is not None and config.errors_dead_letter_queue_topic_name is not None:
-                _count(reader, config.errors_dead_letter_queue_topic_name, {}, missing)
+                _count(reader, config.errors_dead_letter_queue_topic_name, others, missing)
             if missing:
                 raise LogError(
-                    f"these topics do not exist: {', '.join(dict.fromkeys(missing))}. Create them, or check the names"
+                    f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"
                 )
             specs = self.internal_topics(found.__getitem__)
             try:
@@ -147,7 +148,7 @@ class Application:
 
 
 def _count(reader: Reader, topic: str, found: dict[str, int], missing: list[str]) -> None:
-    if topic in found:
+    if topic in found or topic in missing:
         return
     try:
         found[topic] = reader.partitions(topic)
