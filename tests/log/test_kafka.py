@@ -440,7 +440,8 @@ def test_a_record_of_the_time_0_is_refused_because_the_client_would_write_anothe
 def test_an_abort_right_after_a_commit_to_many_partitions_leaves_a_producer_that_goes_on(
     place: Place, unique: Callable[[str], str]
 ) -> None:
-    """The broker is still writing the markers of that commit when it is asked to begin the next transaction."""
+    """The broker is still writing the markers of that commit when it is asked to begin the next transaction, which it
+    has been a moment later: an abort before that would have nothing to end."""
     admin = place.log.admin()
     admin.create_topics([TopicSpec(unique("wide"), 100)])
     admin.close()

@@ -364,7 +364,7 @@ def test_a_prefix_is_serialized_by_a_serde_of_its_own() -> None:
     )
     with pytest.raises(TypeError, match="prefix must be bytes, not str"):
         store.prefix_scan("ab")
-    with pytest.raises(TypeError, match=r"store orders: StrSerde cannot serialize the prefix 1"):
+    with pytest.raises(TypeError, match="store orders: StrSerde cannot serialize the prefix 1"):
         store.prefix_scan(1, cast("Any", StrSerde()))
 
 
