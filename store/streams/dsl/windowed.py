@@ -19,8 +19,10 @@ from store.state.windowed import Window, Windowed
 from store.streams.dsl.operators import NO_KEY_OR_VALUE, all_or_nothing, folding
 from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, large_bytes, own
 from store.streams.dsl.windows import (
+    SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
+    TimeWindowedSerde,
     TimeWindows,
     UnlimitedWindows,
     Windows,
@@ -138,7 +140,7 @@ class OnWindowClose:
     """
 
     aggregate: TimeWindowAggregate | SlidingWindowAggregate | SessionAggregate
-    key_serde: Serde[Any]
+    key_serde: TimeWindowedSerde[Any] | SessionWindowedSerde[Any]
     """Of the windows."""
     value_serde: Serde[Any]
     retention_ms: int
@@ -168,10 +170,11 @@ class OnWindowClose:
         unclosed = Unclosed(table, closed_between, closes, span, place.observed_before(name))
         process = self.aggregate.bind(place.with_children({name: unclosed.note}))
         read, row_bytes, value_bytes = table.read, self.key_serde.serialize, self.value_serde.serialize
+        key_bytes = self.key_serde.inner.serialize
 
         def place_of(row: Windowed[Any]) -> tuple[int, int, bytes]:
             """By end and start, and windows of one time in the order of their keys."""
-            return row.window.end, row.window.start, row_bytes(row)
+            return row.window.end, row.window.start, key_bytes(row.key)
 
         def emit(before: int, now: int, headers: Headers) -> None:
             for row in sorted(unclosed.closed(before, now), key=place_of):

@@ -215,7 +215,7 @@ def closed_after_ms(windows: Windows) -> int:
     return windows.grace_ms + isinstance(windows, SlidingWindows)
 
 
-def windowed_serde(inner: Serde[Any], windows: Windows) -> Serde[Any]:
+def windowed_serde(inner: Serde[Any], windows: Windows) -> TimeWindowedSerde[Any] | SessionWindowedSerde[Any]:
     """How the keys of their results are written to a topic."""
     if isinstance(windows, SessionWindows):
         return SessionWindowedSerde(inner)

@@ -124,6 +124,22 @@ def test_what_is_closed_together_comes_in_the_order_of_time_and_then_of_keys(
     assert [key for key, _, _ in results(final, records, config, value_serde=LONG)] == closed
 
 
+@pytest.mark.parametrize(
+    "windows", [TimeWindows.of_size(10), SessionWindows.of_inactivity_gap_with_no_grace(5)]
+)
+def test_of_two_keys_that_are_closed_together_one_that_the_other_begins_with_comes_first(
+    windows: Windows,
+) -> None:
+    def final(made: StreamsBuilder) -> None:
+        grouped = made.stream("in").group_by_key().windowed_by(windows)
+        table = grouped.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
+        table.to_stream(lambda row, _: row.key).to("out", key_serde=StrSerde(), value_serde=LONG)
+
+    keys = ["b", "a\x00\x00", "a", "a\x00"]
+    records = [("in", key, 1, 5_000_000_000) for key in keys] + [("in", "z", 1, 5_000_000_090)]
+    assert [key for key, _, _ in results(final, records, UNCACHED, value_serde=LONG)] == sorted(keys)
+
+
 # -- JoinWindows: either difference may be negative ---------------------------------------------------------------
 
 
