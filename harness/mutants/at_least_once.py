@@ -72,8 +72,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.context:TaskContext.goes_on_without",
-                "self.bury(response.dead_letters)",
-                "self.bury(())",
+                "self.go_on(response.dead_letters)",
+                "self.go_on(())",
             ),
         ),
     ),
@@ -84,8 +84,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.context:TaskContext.goes_on_without",
-                "self.failure = None",
-                "self.failure = error",
+                "self.go_on(response.dead_letters)",
+                "self.go_on(response.dead_letters)\n        self.failure = error",
             ),
         ),
     ),

@@ -398,6 +398,8 @@ class TaskContext:
         self.stream_time = -1
         self.commit_requested = False
         self.failure: Exception | None = None
+        self.broken_off: list[Callable[[], None]] = []
+        """What operators that an error may break off have to do where a handler goes on all the same."""
         self.given: tuple[Record, int] | None = None
         """The input record, and the time of what a processor was given for it: that of the changes which it makes."""
         self.observed: dict[str, int] = {}
@@ -678,9 +680,15 @@ class TaskContext:
         if not response.resumes:
             self._refused = error
             return False
-        self.failure = None
-        self.bury(response.dead_letters)
+        self.go_on(response.dead_letters)
         return True
+
+    def go_on(self, dead_letters: Iterable[DeadLetter]) -> None:
+        """Go on where processing was broken off by an error, as a handler says, with nothing taken back."""
+        self.failure = None
+        for finish in self.broken_off:
+            finish()
+        self.bury(dead_letters)
 
     def is_refused(self, error: Exception) -> bool:
         """Whether a handler has been asked already, and does not go on."""
@@ -709,8 +717,7 @@ class TaskContext:
                 f"task {self._task_id}: a result that {operator} held back raised {type(error).__name__}, and it is "
                 "passed over when the input is read again"
             ) from error
-        self.failure = None
-        self.bury(response.dead_letters)
+        self.go_on(response.dead_letters)
         return True
 
     def is_of_a_function(self, error: Exception) -> bool:

@@ -388,6 +388,7 @@ class Task:
         context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
         context.due_before = self._faults.due
         context.timings = {}
+        context.broken_off = []
         self._unbind()
         try:
             self._processing = bind(self.topology.process, context)
@@ -1044,8 +1045,7 @@ class Task:
         if not response.resumes:
             return False
         if untouched or self._producer is None:
-            context.failure = None
-            context.bury(response.dead_letters)
+            context.go_on(response.dead_letters)
             return True
         self._faults.skip(tp, record.offset, response.dead_letters)
         raise RecordFailedError(

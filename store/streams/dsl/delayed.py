@@ -71,10 +71,9 @@ class _Waiting:
         self._last: dict[bytes, int] = {}
         """Time and key, of which several records wait → the last of their sequence numbers, where it is known."""
         self._under_way: bytes | None = None
-        """The row whose record is being joined."""
+        """The row of a record that raised when it was joined."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
-        self._go_on()
         record = self._task.record
         at = record.topic, record.partition, record.offset
         self._came[at] = record
@@ -115,8 +114,12 @@ class _Waiting:
         for row, held in due:
             (time,) = _TIME.unpack_from(row)
             key = self._key_serde.deserialize(row[_TIME.size : -_SEQUENCE.size])
-            self._under_way = row
-            self._let_go(key, time, _entry(row, held))
+            entry = _entry(row, held)
+            try:
+                self._let_go(key, time, entry)
+            except BaseException:
+                self._under_way = row
+                raise
             self._leaves(row)
         self._first = first
 
@@ -125,12 +128,12 @@ class _Waiting:
         time_and_key = row[: -_SEQUENCE.size]
         if self._last.get(time_and_key) == _SEQUENCE.unpack_from(row, len(time_and_key))[0]:
             del self._last[time_and_key]
-        self._under_way = None
 
-    def _go_on(self) -> None:
-        """Under at least once a handler may have gone on without a record that raised. It waits no more."""
+    def go_on(self) -> None:
+        """Under at least once a handler goes on without a record that has raised: it waits no more."""
         if self._under_way is not None:
-            self._leaves(self._under_way)
+            row, self._under_way = self._under_way, None
+            self._leaves(row)
 
     def _let_go(self, key: Any, time: int, entry: _Entry) -> None:
         topic, partition, offset, headers, value = entry
@@ -149,7 +152,6 @@ class _Waiting:
         task.record = now
 
     def flush(self) -> None:
-        self._go_on()
         self._came.clear()
 
 
@@ -180,6 +182,7 @@ class DelayedLookUp:
         observe, times, name = observing(place), place.task.observed, place.name
         waiting = _Waiting(place.task.own_stores[self.store], place, self.key_serde, self.value_serde, join)
         place.at_flush(waiting.flush)
+        place.task.broken_off.append(waiting.go_on)
         grace = self.grace_ms
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

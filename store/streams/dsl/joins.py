@@ -300,7 +300,7 @@ class JoinSide:
                 self.key_serde.deserialize,
                 alone,
             )
-            place.at_flush(shared.go_on)
+            place.task.broken_off.append(shared.go_on)
             place.graph.shared[self.join] = shared
         return shared
 
@@ -339,11 +339,10 @@ class Waiting:
         too. Sides that wait differently have one each, or those that wait for long would be passed each time.
         """
         self._under_way: tuple[bytes, int] | None = None
-        """The row whose records are being forwarded, and how many of them are, with the one that is at it."""
+        """The row of a record that raised when it was forwarded, and how many of the row were, with that one."""
 
     def observe(self, timestamp: int) -> int:
         """The stream time, with a record of that time. To be called before anything else is done for the record."""
-        self.go_on()
         latest = self._observed.get(self._name, -1)
         if timestamp > latest:
             self._observed[self._name] = latest = timestamp
@@ -383,11 +382,13 @@ class Waiting:
             key_bytes = row[_TIME_AND_SIDE.size :]
             key = self._key_of(key_bytes)
             for number, value in enumerate(_values(values, row), 1):
-                self._under_way = row, number
                 held = partial(result_of, key_bytes, value, time)
-                place.release(held, self._forward_alone, forward, key, left, value, time)
+                try:
+                    place.release(held, self._forward_alone, forward, key, left, value, time)
+                except BaseException:
+                    self._under_way = row, number
+                    raise
             self._store.put(row, None)
-            self._under_way = None
         self._first |= {wait: first for wait, _, first in found}
 
     def _closed(self, wait: int, first: float, until: int) -> tuple[list[tuple[bytes, bytes]], float]:
@@ -404,7 +405,7 @@ class Waiting:
         return closed, inf
 
     def go_on(self) -> None:
-        """Under at least once a handler may have gone on where a record that was forwarded raised: it waits no more."""
+        """Under at least once a handler goes on where a record that was forwarded has raised: it waits no more."""
         if self._under_way is None:
             return
         row, number = self._under_way
