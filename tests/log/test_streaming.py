@@ -381,6 +381,23 @@ def test_a_topic_deleted_and_made_anew_while_it_is_read_is_noticed(
     admin.close()
 
 
+def test_who_waits_for_more_of_a_topic_hears_that_it_was_deleted(
+    broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    # The client gives a topic half a minute to come back.
+    log = KafkaLog(broker.bootstrap, config={"topic.metadata.propagation.max.ms": 500})
+    reader, topic = log.reader(), unique("deleted")
+    places = {TopicPartition(topic, number): 0 for number in range(2)}
+    admin = log.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    until(lambda: not reader.poll(places, 10, RC, 0.1))
+    admin.delete_topics([topic])
+    with pytest.raises(LogError, match=f"topic {topic} does not exist"):
+        until(lambda: reader.poll(places, 10, RC, 0.1))
+    reader.close()
+    admin.close()
+
+
 @pytest.mark.parametrize("isolation", IsolationLevel)
 def test_the_offsets_of_partitions_that_are_asked_for_together_are_those_of_each(
     log: KafkaLog, unique: Callable[[str], str], reader: KafkaReader, isolation: IsolationLevel

@@ -173,6 +173,8 @@ class Client:
         self.fatal: KafkaError | None = None
         self.trouble: KafkaError | None = None
         """What the client said last of a broker: that its name does not resolve, that it refuses, or does not greet."""
+        self.misses_topic = False
+        """Whether the client has said that a topic or a partition is not there, since its owner looked last."""
 
     def config(self, *parts: Config) -> dict[str, object]:
         merged: dict[str, object] = {"bootstrap.servers": self.bootstrap, **BASE}
@@ -193,6 +195,7 @@ class Client:
             self.lost_all = True
         else:
             self.trouble = error
+            self.misses_topic |= error.code() in MISSING
 
     def gave_up(self, doing: str, last: KafkaError | None, ping: Callable[[], object]) -> LogError:
         """The deadline has passed: is nobody there, or does somebody there not answer?

@@ -119,6 +119,11 @@ class KafkaReader:
     ) -> Mapping[TopicPartition, Arrival]:
         intake = self._intake(isolation)
         intake.sweep()
+        if self._client.misses_topic:
+            # Who waits for more of a topic that was deleted is told of it so, and not by an error of its partition.
+            self._client.misses_topic = False
+            for topic in {tp.topic: None for tp in positions}:
+                self.partitions(topic)
         moved = [(tp, offset) for tp, offset in positions.items() if intake.at(tp, offset) is None]
         try:
             for topic in {tp.topic: None for tp, _ in moved if tp.topic not in intake.topics}:
