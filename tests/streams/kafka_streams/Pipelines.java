@@ -608,7 +608,8 @@ public final class Pipelines {
             }
             case "join_streams": {
                 JoinWindows windows = JoinWindows
-                    .ofTimeDifferenceAndGrace(ms(step, "before"), ms(step, "grace")).after(ms(step, "after"));
+                    .ofTimeDifferenceAndGrace(Duration.ofMillis(Math.max(0, step.get("before").asLong())), ms(step, "grace"))
+                    .after(ms(step, "after")).before(ms(step, "before"));
                 StreamJoined<String, String, String> joined =
                     StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String());
                 joined = called == null ? joined : joined.withName(called);

@@ -363,7 +363,8 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             join = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[how]
             return join(right, _joined, name=name).to_stream(lambda key, _value: _named(key))
         case "join_streams", one, other:
-            windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
+            windows = JoinWindows.of_time_difference(max(0, step["before"]), grace=step["grace"])
+            windows = windows.after(step["after"]).before(step["before"])
             join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
             said = _logged(step, StreamJoined(name=name, store_name=step.get("stored")))
             if step.get("in_memory"):
@@ -893,10 +894,15 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
 def generate(seed: int) -> Pipeline:
     """The pipeline of that number."""
     handled, looking = random.Random(f"{seed} handled"), random.Random(f"{seed} looking")
+    shifted = random.Random(f"{seed} shifted")
     made = _Making(random.Random(seed))
     pipeline = made.pipeline(handled if handled.random() < 0.2 else None)
     if looking.random() < 0.3:
         made.look(looking, pipeline["outputs"])
+    for step in pipeline["steps"]:
+        if step["do"] == "join_streams" and shifted.random() < 0.2:
+            # All partners are later than the record itself.
+            step |= {"before": shifted.choice((-5, -3)), "after": shifted.choice((5, 6, 20))}
     return pipeline
 
 
