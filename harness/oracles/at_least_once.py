@@ -20,10 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from operator import eq
 from typing import Any
-
-import msgspec
 
 from harness.history import (
     OUT_OF_RANGE,
@@ -251,22 +248,16 @@ class _Sent:
             return
         for store, image in look.stores.items():
             table = process.tables[store]
-            expected = table.rows()
-            if expected == image.rows:
+            expected, actual = table.rows(), image.rows
+            if isinstance(table, WindowTable) and table.retain_duplicates:
+                expected, actual = _in_any_order(expected), _in_any_order(actual)
+            if expected == actual:
                 continue
-            same = _same_duplicates if isinstance(table, WindowTable) and table.retain_duplicates else eq
             name = min(
-                (
-                    name
-                    for name in expected.keys() | image.rows.keys()
-                    if not (
-                        name in expected and name in image.rows and same(expected[name], image.rows[name])
-                    )
-                ),
-                default=None,
+                name
+                for name in expected.keys() | actual.keys()
+                if not (name in expected and name in actual and expected[name] == actual[name])
             )
-            if name is None:
-                continue
             yield Finding(
                 "at least once",
                 f"After a commit of incarnation {look.incarnation}, {name!r} in store {store} of task {look.task} is "
@@ -280,10 +271,10 @@ class _Sent:
             )
 
 
-def _same_duplicates(expected: Any, actual: Any) -> bool:
-    """Whether they are the same in any order: those that a killed process has put, and not committed, may be in the
-    store with numbers beyond the one that its successor goes on from."""
-    return sorted(map(msgspec.json.encode, expected)) == sorted(map(msgspec.json.encode, actual))
+def _in_any_order(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Duplicates in an order that does not depend on that of their puts: those that a killed process has put, and not
+    committed, may be in the store with numbers beyond the one that its successor goes on from."""
+    return {name: sorted(duplicates, key=repr) for name, duplicates in rows.items()}
 
 
 def _outputs(evidence: Evidence) -> Iterator[Finding]:
