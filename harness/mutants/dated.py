@@ -82,7 +82,7 @@ MUTANTS = (
         "records-that-were-refused-wait-on",
         OWN,
         "Under at least once a delayed join lets a record go again that has raised.",
-        (Edit(f"{_WAITING}.go_on", "            self._leaves(row)\n", ""),),
+        (Edit(f"{_WAITING}.go_on", "        self._leaves(row)\n", ""),),
     ),
     Mutant(
         "records-that-wait-lose-their-headers",

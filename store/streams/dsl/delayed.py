@@ -70,7 +70,7 @@ class _Waiting:
         """Input records since the last commit."""
         self._last: dict[bytes, int] = {}
         """Time and key, of which several records wait → the last of their sequence numbers, where it is known."""
-        self._under_way: bytes | None = None
+        self._raised: bytes | None = None
         """The row of a record that raised when it was joined."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
@@ -118,7 +118,7 @@ class _Waiting:
             try:
                 self._let_go(key, time, entry)
             except BaseException:
-                self._under_way = row
+                self._raised = row
                 raise
             self._leaves(row)
         self._first = first
@@ -131,9 +131,10 @@ class _Waiting:
 
     def go_on(self) -> None:
         """Under at least once a handler goes on without a record that has raised: it waits no more."""
-        if self._under_way is not None:
-            row, self._under_way = self._under_way, None
-            self._leaves(row)
+        if self._raised is None:
+            return
+        row, self._raised = self._raised, None
+        self._leaves(row)
 
     def _let_go(self, key: Any, time: int, entry: _Entry) -> None:
         topic, partition, offset, headers, value = entry

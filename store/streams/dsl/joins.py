@@ -338,7 +338,7 @@ class Waiting:
         Nothing is looked for before it: what was there is deleted, and a scan passes each deleted row, in the engine
         too. Sides that wait differently have one each, or those that wait for long would be passed each time.
         """
-        self._under_way: tuple[bytes, int] | None = None
+        self._raised: tuple[bytes, int] | None = None
         """The row of a record that raised when it was forwarded, and how many of the row were, with that one."""
 
     def observe(self, timestamp: int) -> int:
@@ -386,7 +386,7 @@ class Waiting:
                 try:
                     place.release(held, self._forward_alone, forward, key, left, value, time)
                 except BaseException:
-                    self._under_way = row, number
+                    self._raised = row, number
                     raise
             self._store.put(row, None)
         self._first |= {wait: first for wait, _, first in found}
@@ -406,15 +406,14 @@ class Waiting:
 
     def go_on(self) -> None:
         """Under at least once a handler goes on where a record that was forwarded has raised: it waits no more."""
-        if self._under_way is None:
+        if self._raised is None:
             return
-        row, number = self._under_way
+        (row, number), self._raised = self._raised, None
         _, left = _TIME_AND_SIDE.unpack_from(row)
         side = b"\1" if left else b"\0"
         values = list(_values(self._store.get(row), row))[number:]
         entries = b"".join([_LENGTH.pack(len(value) + 1) + side + value for value in values])
         self._store.put(row, _LIST.pack(_ANY_SIZE, len(values)) + entries if values else None)
-        self._under_way = None
 
     def _forward_alone(self, forward: Forward, key: Any, left: bool, value: bytes, time: int) -> None:
         forward(key, self._alone(key, left, value), time, ())
