@@ -393,7 +393,7 @@ def test_who_waits_for_more_of_a_topic_hears_that_it_was_deleted(
     until(lambda: not reader.poll(places, 10, RC, 0.1))
     admin.delete_topics([topic])
     with pytest.raises(LogError, match=f"topic {topic} does not exist"):
-        until(lambda: reader.poll(places, 10, RC, 0.1))
+        until(lambda: reader.poll(places, 10, RC, 0.1) is None)
     reader.close()
     admin.close()
 
