@@ -238,12 +238,15 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         ReadOnlyWindowStore.__init__(self, self, self._rows)
 
     def put(self, key: bytes, value: bytes | None, window_start_ms: int) -> None:
-        """Write the value of a window; None deletes it.
+        """Write the value of a window; None deletes it, or is ignored, whatever the key, where duplicates are retained.
 
         Moves the stream time to the window's start if that is later. A window whose segment has expired is
         dropped, which is logged and counted. Raises `ValueError` for a start below 0 or beyond 2**63 - 1, and
         what the changelog raises; then nothing is kept.
         """
+        if value is None and self.retain_duplicates:
+            self._require_open()
+            return
         bytes_of("key", key)
         if value is not None:
             bytes_of("value", value)
@@ -255,8 +258,6 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         self._require_open()
         if not self.retain_duplicates:
             kept = self._put_row(window_start_ms, key + _SUFFIX.pack(window_start_ms, 0), value)
-        elif value is None:
-            return
         else:
             sequence = self._free_sequence(key, window_start_ms)
             kept = self._put_row(window_start_ms, key + _SUFFIX.pack(window_start_ms, sequence), value)

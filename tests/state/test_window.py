@@ -209,6 +209,7 @@ def test_a_value_of_none_is_ignored_where_duplicates_are_retained() -> None:
     store.put(b"a", b"1", 100)
     store.put(b"a", None, 100)
     store.put(b"a", None, 5000)
+    store.put(None, None, 5000)  # type: ignore[arg-type]
     assert [value for _, value in store.all()] == [b"1"]
     assert len(changelog.records) == 1
 
