@@ -401,7 +401,7 @@ class TaskContext:
         self.broken_off: list[Callable[[], None]] = []
         """What operators that an error may break off have to do where a handler goes on all the same."""
         self.given: tuple[Record, int] | None = None
-        """The input record, and the time of what a processor was given for it: that of the changes which it makes."""
+        """The input record, and the time of what an operator was given for it: that of the changes which it makes."""
         self.observed: dict[str, int] = {}
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
         self.observed_before: Callable[[str], int] = lambda _: -1
@@ -425,6 +425,14 @@ class TaskContext:
     def time_of_change(self) -> int:
         given = self.given
         return given[1] if given is not None and given[0] is self.record else self.record.timestamp
+
+    def at_time(self, timestamp: int, do: Callable[..., object], *given: object) -> None:
+        """Call that; changes that it makes have this time in changelogs, where their rows have none of their own."""
+        before, self.given = self.given, (self.record, timestamp)
+        try:
+            do(*given)
+        finally:
+            self.given = before
 
     @property
     def wall_clock_ms(self) -> int:

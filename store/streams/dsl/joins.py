@@ -196,12 +196,14 @@ class RememberRecords:
 
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
-        put = place.task.own_stores[self.store].put  # type: ignore[attr-defined]
+        task = place.task
+        put = task.own_stores[self.store].put  # type: ignore[attr-defined]
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             forward(key, value, timestamp, headers)
             if key is not None and value is not None:
-                put(key, value, timestamp)
+                # By it the changelog deletes: what an operator has made later than the input is kept as long as it.
+                task.at_time(timestamp, put, key, value, timestamp)
 
         return process
 

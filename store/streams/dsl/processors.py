@@ -334,15 +334,14 @@ class Process:
         if close is not None:
             place.at_close(close)
         place.graph.at_start(processor, context)
-        run, task = processor.process, place.task
+        run, at_time = processor.process, place.task.at_time
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             context._record = record = StreamRecord(key, value, timestamp, headers)
-            before, task.given = task.given, (task.record, timestamp)
             try:
-                run(record)
+                at_time(timestamp, run, record)
             finally:
-                context._record, task.given = None, before
+                context._record = None
 
         return process
 

@@ -589,7 +589,18 @@ class WindowTable(_OfOwners):
 
 
 class SessionTable(_OfOwners):
-    """A table of sessions."""
+    """A table of sessions. The time that one is put with is that of the record which has changed it: the changelog has
+    it, while what is forwarded and found has the session's end, as its rows have no time of their own."""
+
+    def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
+        def at_its_end(row: Windowed[Any], value: Any, old: Any, _time: int, headers: Headers) -> None:
+            forward(row, value, old, row.window.end, headers)
+
+        super().forward_to(at_its_end, sends_old=sends_old)
+
+    def get(self, row: Windowed[Any]) -> Found:
+        found = super().get(row)
+        return None if found is None else (found[0], row.window.end)
 
     def _place_of(self, window: Window) -> tuple[int, int]:
         return window.end, window.start
@@ -692,11 +703,11 @@ def _sessions(
         value = store.fetch_session(row.key, start, end)
         return None if value is None else (value, end)
 
-    def write(row: Windowed[Any], value: Any, _time: int) -> None:
+    def write(row: Windowed[Any], value: Any, time: int) -> None:
         if value is None:
-            store.remove(row)
+            task.at_time(time, store.remove, row)
         else:
-            store.put(row, value)
+            task.at_time(time, store.put, row, value)
 
     def encode(row: Windowed[Any]) -> Hashable:
         key, window = row

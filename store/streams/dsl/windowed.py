@@ -424,10 +424,10 @@ class SessionAggregate:
             merged, before = Window(first, last), None
             for window, held in found:
                 if first != last:
-                    put(Windowed(key, window), None, window.end, headers, held)
+                    put(Windowed(key, window), None, timestamp, headers, held)
                 elif window == merged:
                     before = held
-            put(Windowed(key, merged), fold(key, value, agg), last, headers, before)
+            put(Windowed(key, merged), fold(key, value, agg), timestamp, headers, before)
 
         return process
 

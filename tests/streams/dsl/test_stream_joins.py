@@ -522,3 +522,19 @@ def test_windows_of_a_join_may_lie_behind_or_ahead_as_long_as_they_have_any_time
     assert windows.before(-4) == JoinWindows(-4, 4)
     with pytest.raises(ValueError, match="before=-5"):
         windows.before(-5)
+
+
+def test_the_changelog_of_a_join_has_the_times_of_results_of_a_join_before_it() -> None:
+    """It deletes by time, and an input may be days older than what a join has made of it."""
+
+    def build(made: StreamsBuilder) -> None:
+        first = made.stream("a").join(made.stream("b"), joined, JoinWindows(100, 100))
+        first.join(
+            made.stream("c"), joined, JoinWindows(100, 100), joined=StreamJoined(store_name="second")
+        ).to("out")
+
+    with driver(build) as running:
+        pipe(running, [("b", "k", "1", 90), ("a", "k", "2", 20), ("c", "k", "3", 90)])
+        changes = running.log.records("app-second-this-join-store-changelog")
+        assert [change.timestamp for change in changes] == [90]
+        assert output(running) == [("k", "2,1,3", 90)]

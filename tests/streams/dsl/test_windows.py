@@ -16,6 +16,7 @@ from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import LATEST, Window, Windowed
 from store.streams.dsl import (
     EmitStrategy,
+    JoinWindows,
     Materialized,
     ProcessorContext,
     SessionWindowedSerde,
@@ -598,3 +599,46 @@ def test_groups_of_sessions_have_the_old_value_of_one_that_stays_the_same(config
     records = [("in", "k", "v", time) for time in (5, 5, 5, 12, 30, 21)]
     assert [value for _, value, _ in results(build, records, config)][-1] == 6
     assert [value for _, value, _ in results(build, records[:3], config)][-1] == 3
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["without a cache", "with a cache"])
+def test_the_changelog_of_sessions_has_the_time_that_an_operator_has_given_their_records(
+    config: dict[str, object],
+) -> None:
+    """It deletes by time, and an input may be days older than what a join has made of it."""
+
+    def build(made: StreamsBuilder) -> None:
+        pairs = made.stream("left").join(
+            made.stream("right"), lambda one, other: one + other, JoinWindows(100, 100)
+        )
+        sessions = pairs.group_by_key().windowed_by(SessionWindows.with_inactivity_gap(10))
+        sessions.count(materialized="sessions").to_stream().to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("right", "k", "r", 90), ("left", "k", "l", 20)])
+        running.commit()
+        changes = [
+            (change.value is None, change.timestamp)
+            for change in running.log.records("app-sessions-changelog")
+        ]
+        assert changes == [(False, 90)]
+        assert [record.timestamp for record in running.log.records("out")] == [90]
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["without a cache", "with a cache"])
+def test_a_late_record_of_a_session_has_its_own_time_in_the_changelog_and_the_end_in_the_result(
+    config: dict[str, object],
+) -> None:
+    def build(made: StreamsBuilder) -> None:
+        sessions = made.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(10))
+        sessions.count(materialized="sessions").to_stream().to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        for time in (50, 45):
+            pipe(running, [("in", "k", "v", time)])
+            running.commit()
+        changes = [
+            change.timestamp for change in running.log.records("app-sessions-changelog") if change.value
+        ]
+        assert changes == [50, 45]
+        assert [record.timestamp for record in running.log.records("out") if record.value] == [50, 50]
