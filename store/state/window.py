@@ -244,10 +244,9 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         dropped, which is logged and counted. Raises `ValueError` for a start below 0 or beyond 2**63 - 1, and
         what the changelog raises; then nothing is kept.
         """
-        if value is None and self.retain_duplicates:
-            self._require_open()
-            return
-        bytes_of("key", key)
+        ignored = value is None and self.retain_duplicates
+        if not ignored:
+            bytes_of("key", key)
         if value is not None:
             bytes_of("value", value)
             if self.timestamped:
@@ -256,6 +255,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         if not 0 <= window_start_ms <= LATEST:
             raise ValueError(f"window_start_ms={window_start_ms} is not allowed: from 0 to 2**63 - 1")
         self._require_open()
+        if ignored:
+            return
         if not self.retain_duplicates:
             kept = self._put_row(window_start_ms, key + _SUFFIX.pack(window_start_ms, 0), value)
         else:
