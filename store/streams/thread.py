@@ -85,7 +85,7 @@ COPIES_S = 10.0
 """How often a thread asks who has which task, to keep copies of those that it should."""
 
 INPUTS_S = 60.0
-"""How often a thread looks whether its inputs have the partitions that they had."""
+"""How often a thread looks whether its inputs are the topics that they were, with as many partitions."""
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -194,6 +194,8 @@ class StreamThread:
             self._reader = log.reader()
             self._exit.callback(self._reader.close)
             self._counts = self._count_inputs()
+            self._ids: Mapping[str, str] = {}
+            """Input → its topic id, when it was looked at first."""
             self._leading = {
                 one.ordinal: one.leading(self._counts.__getitem__) for one in application.sub_topologies
             }
@@ -452,19 +454,32 @@ class StreamThread:
     def _check_inputs(self) -> None:
         """Raise `InputChangedError` for inputs that have other partitions than at the start: nobody would read them.
 
-        Raises `LogError` where other inputs stand for the tasks of other members: tasks would be run twice.
+        And for one that was deleted and made anew: where it has more records than were read of the one before, the
+        client goes on at that place and says nothing. What is committed until then has the id of the one before, so
+        every start to come is refused too. Raises `LogError` where other inputs stand for the tasks of other members:
+        tasks would be run twice.
         """
         now = self._clock.monotonic()
-        if not self._counts or now - self._inputs_looked < INPUTS_S:
+        if now - self._inputs_looked < INPUTS_S:
             return
         self._inputs_looked = now
         group = self._application.application_id
+        sources = sorted({source for one in self._application.sub_topologies for source in one.sources})
         try:
             counts = self._count_inputs()
             with closing(self._log.admin()) as admin:
-                members = admin.group_members(group)
+                ids = admin.topic_ids(sources)
+                members = admin.group_members(group) if counts else []
         except (RetriableError, UnreachableError) as error:
             _log.info("%s: %s; whether inputs have changed is asked again", self.name, error)
+            return
+        if made_anew := [topic for topic, one in ids.items() if self._ids.get(topic, one) != one]:
+            raise InputChangedError(
+                f"made anew under the same name since {self.name} was started: {', '.join(made_anew)}. Stop all "
+                "processes of the application; the next start says what can be done"
+            )
+        self._ids = {**ids, **self._ids}
+        if not counts:
             return
         changed = [
             f"{topic} has {count} partitions, and had {self._counts[topic]}"

@@ -20,13 +20,17 @@ from store.errors import InputChangedError, PositionLostError
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.streams import ordinals
+from store.streams.application import Application
 from store.streams.streams import Streams
 from store.streams.task import Task, apply
+from store.streams.thread import INPUTS_S, StreamThread
 from store.streams.topology import Context, Topology
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.clusters import count
 from tests.streams.test_lost_tasks import BrokerClock
 from tests.streams.test_positions import GUARANTEES, POSITIONS, Relay
+from tests.streams.test_thread import rest
 from tests.waiting import settle, until
 
 RC = IsolationLevel.READ_COMMITTED
@@ -237,6 +241,39 @@ def test_a_topic_that_is_made_anew_has_another_id(
     assert after[second] == before[second]
     assert log.admin().topic_ids([second]) == {second: before[second]}
     admin.close()
+
+
+@pytest.mark.parametrize("sources", [("left",), ("left", "right")], ids=["alone", "of several"])
+def test_a_thread_whose_input_is_made_anew_under_way_with_more_records_ends_with_its_name(
+    sources: tuple[str, ...],
+) -> None:
+    def forward(context: Context, record: Record) -> None:
+        context.forward("out", record.key, record.value)
+
+    broker, clock = SimBroker(), VirtualClock()
+    for topic in (*sources, "out"):
+        broker.create_topic(topic, 1)
+    application = Application.of(Topology("app", sources, ("out",), (), forward))
+    application.prepare(SimLog(broker))
+
+    def thread(number: int) -> StreamThread:
+        storage = HostStorage(Host(number), 0)
+        config = StreamsConfig.of({"commit.interval.ms": 1_000})
+        return StreamThread(application, config, SimLog(broker), storage, clock, name=f"t{number}")
+
+    running = thread(0)
+    broker.append("left", b"1", b"", partition=0)
+    rest(running)
+    clock.sleep(2.0)
+    rest(running)
+    make_anew(broker, "left", LONGER)
+    rest(running)
+    clock.sleep(INPUTS_S)
+    with pytest.raises(InputChangedError, match=r"made anew under the same name since t0 was started: left\."):
+        running.step()
+    running.close()
+    with pytest.raises(InputChangedError, match=r"task 0_0: made anew .*: left\."):
+        rest(thread(1))
 
 
 @pytest.mark.parametrize("records", [1, 9], ids=["shorter", "longer"])
