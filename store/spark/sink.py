@@ -31,6 +31,7 @@ as written: refused, `NewCheckpointError`). Readers may see a batch in part for 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ from store.log.kafka import KafkaLog, KafkaProducer
 from store.streams.internal_topics import check_kept
 from store.streams.positions import records, settle, spec
 from store.types import IsolationLevel, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -136,7 +139,8 @@ def exactly_once_kafka_sink(
     null that of the key) and (without `topic`) `topic`; keys and values are strings or bytes. Rows with one key keep no
     order among each other within a batch unless Spark gives them one. `parts` is how many transactions a batch is
     written in; it must stay what it is. `kafka` holds further properties of librdkafka. `application_id` is that of
-    this sink alone: two queries that share it fence each other. Readers have to read committed records.
+    this sink alone, for ever: two queries that share it fence each other, and under another one nothing is known of a
+    batch that was written before (a warning says so). Readers have to read committed records.
 
     `transaction_timeout_ms` is how long a part may write; by default as long as brokers allow by theirs
     (`transaction.max.timeout.ms`). A part that died keeps readers waiting until it is tried again, and no longer than
@@ -237,6 +241,16 @@ class _Driver:
                 self._prepare(reader)
                 run = self._take(reader, query, batch)
                 self._taken = query, run
+                if batch > 0 and all(one.note is None for one in self._seen):
+                    _log.warning(
+                        "the sink %s has noted nothing so far, and begins with batch %d of the query %s. If that query "
+                        "wrote elsewhere before (under another application_id, with another sink, or its topic %s was "
+                        "deleted), and died in this batch, rows of it may be there twice",
+                        self._sink.application_id,
+                        batch,
+                        query,
+                        self._sink.notes,
+                    )
             else:
                 run = self._taken[1]
                 self._look(reader)

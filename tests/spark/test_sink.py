@@ -366,6 +366,19 @@ def test_who_was_followed_does_not_continue_a_query_that_has_a_batch_in_part(
         driver("y").begin("x", 5)
 
 
+@pytest.mark.parametrize(("batch", "warnings"), [(0, 0), (7, 1)], ids=["the first batch", "a later one"])
+def test_a_sink_that_knows_of_no_batch_before_warns_of_rows_that_may_be_there_already(
+    query: Query, driver: Make, caplog: pytest.LogCaptureFixture, batch: int, warnings: int
+) -> None:
+    first = driver()
+    write_all(first.begin("x", batch), query, 0)
+    first.begin("x", batch + 1)
+    driver().begin("x", batch + 1)
+    said = [record.getMessage() for record in caplog.records if record.name == "store.spark.sink"]
+    assert len(said) == warnings
+    assert all(f"begins with batch {batch} of the query x" in message for message in said)
+
+
 def test_a_query_that_has_written_nothing_keeps_no_other_out(query: Query, driver: Make) -> None:
     driver().begin("y", 0)
     write_all(driver().begin("x", 0), query, 0)

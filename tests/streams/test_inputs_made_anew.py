@@ -269,7 +269,9 @@ def test_a_thread_whose_input_is_made_anew_under_way_with_more_records_ends_with
     make_anew(broker, "left", LONGER)
     rest(running)
     clock.sleep(INPUTS_S)
-    with pytest.raises(InputChangedError, match=r"made anew under the same name since t0 was started: left\."):
+    with pytest.raises(
+        InputChangedError, match=r"made anew under the same name since t0 was started: left\."
+    ):
         running.step()
     running.close()
     with pytest.raises(InputChangedError, match=r"task 0_0: made anew .*: left\."):
