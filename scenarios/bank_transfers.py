@@ -77,7 +77,7 @@ class Scenario(scenarios.Scenario):
         payer, payee = random.sample(ACCOUNTS, 2)
         if random.random() < 0.05:
             return Sample(payer, None)
-        return Sample(payer, {"to": payee, "amount": random.randint(1, 9)})
+        return Sample(payer, {"to": payee, "amount": random.randint(0, 9)})
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.value is None:

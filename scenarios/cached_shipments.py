@@ -43,7 +43,7 @@ class Scenario(shipments.Scenario):
     def input(self, random: Random) -> Sample:
         """Of fewer keys, which come and go more often."""
         if random.random() < 0.5:
-            town = None if random.random() < 0.5 else random.choice(("Rome", "Bern"))
+            town = None if random.random() < 0.5 else random.choice(("Rome", "Bern", ""))
             return Sample(random.choice(("ann", "gus")), town, topic="depots")
         depot = random.choice(("ann", "ann", "gus", None))
         shipment = None if random.random() < 0.2 else {"from": depot, "weight": random.randint(1, 2)}

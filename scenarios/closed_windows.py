@@ -118,7 +118,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = None if random.random() < 0.1 else random.randint(1, 9)
+        value = None if random.random() < 0.1 else random.randint(0, 9)
         return Sample(random.choice(("a", "ann", "anna")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:

@@ -192,10 +192,10 @@ class Scenario(scenarios.Scenario):
         product = random.choice(("a", "a", "a", "ann"))
         if random.random() < 0.45:
             headers = (("by", random.choice(("post", "hand"))),) if random.random() < 0.2 else ()
-            value = None if random.random() < 0.1 else random.randint(1, 9)
+            value = None if random.random() < 0.1 else random.randint(0, 9)
             ordered = KEYLESS if random.random() < 0.1 else product
             return Sample(ordered, value, topic="orders", headers=headers)
-        return Sample(product, None if random.random() < 0.25 else random.randint(1, 9), topic="prices")
+        return Sample(product, None if random.random() < 0.25 else random.randint(0, 9), topic="prices")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.topic == "prices":

@@ -75,7 +75,7 @@ class Scenario(scenarios.Scenario):
         if random.random() < 0.6:
             return Sample(customer, random.randint(ANONYMOUS, 9), topic="orders")
         named = customer if random.random() < 0.9 else KEYLESS
-        return Sample(named, random.choice(("Ann", "Bob", None)), topic="customers")
+        return Sample(named, random.choice(("Ann", "Bob", "", None)), topic="customers")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         customers, counts = state[CUSTOMERS], state[COUNTS]

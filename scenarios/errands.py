@@ -176,7 +176,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         if random.random() < 0.35:
-            return Sample(random.choice("xy"), random.randint(1, 9), topic="runners")
+            return Sample(random.choice("xy"), random.randint(0, 9), topic="runners")
         errand = None if random.random() < 0.1 else [random.choice("xy"), random.randint(0, 9)]
         return Sample(random.choice(("a", "ann", "anna")), errand, topic="errands")
 

@@ -196,7 +196,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         topic = random.choice(("prices", "prices", "rebates", "orders"))
-        value = None if random.random() < (0.1 if topic == "orders" else 0.3) else random.randint(1, 9)
+        value = None if random.random() < (0.1 if topic == "orders" else 0.3) else random.randint(0, 9)
         return Sample(random.choice(("a", "a", "ann") * 3 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:

@@ -89,7 +89,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = None if random.random() < 0.4 else random.randint(1, 9)
+        value = None if random.random() < 0.4 else random.randint(0, 9)
         topic = random.choice(("users", "users", "addresses", "addresses", "notes", "marks"))
         return Sample(random.choice(("a", "a", "ann") * 4 + (KEYLESS,)), value, topic=topic)
 

@@ -115,8 +115,8 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         if random.random() < 0.3:
-            return Sample(random.choice(("a", "ann")), random.randint(1, 9), topic="clicks")
-        order = None if random.random() < 0.1 else [random.choice("ab"), random.randint(1, 9)]
+            return Sample(random.choice(("a", "ann")), random.randint(0, 9), topic="clicks")
+        order = None if random.random() < 0.1 else [random.choice("ab"), random.randint(0, 9)]
         return Sample(random.choice(("u", "v")), order, topic="orders")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:

@@ -102,7 +102,7 @@ class Scenario(scenarios.Scenario):
         )
 
     def input(self, random: Random) -> Sample:
-        return Sample(random.choice(("a", "a\0", "anna")), random.randint(1, 99))
+        return Sample(random.choice(("a", "a\0", "anna")), random.randint(0, 99))
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         sessions = state[SESSIONS]

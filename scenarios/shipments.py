@@ -88,7 +88,7 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         depot = random.choice(("ann", "ann", "gus", "an"))
         if random.random() < 0.35:
-            town = None if random.random() < 0.3 else random.choice(("Rome", "Bern", "Oslo"))
+            town = None if random.random() < 0.3 else random.choice(("Rome", "Bern", "Oslo", ""))
             return Sample(depot, town, topic="depots")
         shipment = None
         if random.random() > 0.15:

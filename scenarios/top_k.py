@@ -119,7 +119,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = None if random.random() < 0.1 else random.choice((-2, -1, 1, 1, 2, 3))
+        value = None if random.random() < 0.1 else random.choice((-2, -1, 0, 1, 1, 2, 3))
         # Of an update with a long one the buffer has hardly room for another beside.
         trace = str(random.randint(1, 9)) * random.choice((1, 1, 25))
         headers = (("trace", trace),) if random.random() < 0.4 else ()

@@ -66,7 +66,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         topic = random.choice(("orders", "orders", "payments"))
-        return Sample(random.choice(("a", "ann", "anna")), random.randint(1, 9), topic=topic)
+        return Sample(random.choice(("a", "ann", "anna")), random.randint(0, 9), topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, value, time = record.key, record.value, record.timestamp

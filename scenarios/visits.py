@@ -199,7 +199,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = None if random.random() < 0.1 else random.randint(1, 9)
+        value = None if random.random() < 0.1 else random.randint(0, 9)
         headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
         return Sample(random.choice(("a", "ann", "anna") * 2 + (KEYLESS,)), value, headers=headers)
 
