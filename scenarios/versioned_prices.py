@@ -94,7 +94,9 @@ class Scenario(scenarios.Scenario):
         share = random.choice(("a", "a", "a", "ann"))
         if random.random() < 0.3:
             return Sample(share, random.randint(1, 5), topic="trades")
-        return Sample(share, None if random.random() < 0.4 else random.choice((0, *range(10, 40))), topic="prices")
+        return Sample(
+            share, None if random.random() < 0.4 else random.choice((0, *range(10, 40))), topic="prices"
+        )
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         prices, volumes = state[PRICES], state[VOLUMES]
