@@ -17,7 +17,7 @@ from store.engine.memory import MemoryEngine
 from store.engine.protocol import NO_DATA, KeyRange, Snapshot, Write
 from store.errors import FatalLogError, LogError, ProtocolError, StoreClosedError, StoreCorruptedError
 from store.state import metadata
-from store.state.protocol import StoreContext
+from store.state.protocol import StoreContext, Sync
 from store.state.segments import (
     default_segment_interval_ms,
     greatest_with_suffix,
@@ -724,3 +724,13 @@ def test_a_batch_that_cannot_be_restored_makes_nothing_expire() -> None:
     with pytest.raises(OSError, match="disk full"):
         windows.restore_batch([record], {CHANGELOG: 1})
     assert windows.times() == windows.times(COMMITTED) == [10]
+
+
+@pytest.mark.parametrize("sync", [Sync.EVERY_COMMIT, Sync.NEVER], ids=["each commit", "none"])
+def test_a_restored_batch_is_synced_where_each_commit_is(sync: Sync) -> None:
+    journal = ListJournal()
+    store = Windows(context_over(MemoryEngine(journal), sync=sync))
+    key = b"k" + (200).to_bytes(8, "big") + bytes(4)
+    store.restore_batch([Record("app-orders-changelog", 3, 0, key, b"v", 200, ())], {CHANGELOG: 0})
+    assert store.times() == [200]
+    assert journal.syncs == (1 if sync is Sync.EVERY_COMMIT else 0)

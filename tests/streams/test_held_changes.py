@@ -9,6 +9,7 @@ import pytest
 
 from store.config import StreamsConfig
 from store.errors import ProtocolError
+from store.state import timestamped
 from store.streams import context as held
 from store.streams.task import apply
 from store.streams.topology import Context
@@ -16,6 +17,7 @@ from store.suppliers import (
     KeyValueSupplier,
     persistent_key_value_store,
     persistent_list_value_store,
+    persistent_timestamped_key_value_store,
     persistent_versioned_key_value_store,
 )
 from store.types import Record
@@ -54,6 +56,17 @@ def test_a_transaction_logs_the_last_change_of_each_key_with_its_time() -> None:
     found = {record.key: (record.value, record.timestamp) for record in cluster.changes()}
     assert found == {b"a": (b"2", 1_002), b"b": (b"1", 1_001), b"c": (None, 1_004)}
     assert len(cluster.changes()) == 3
+
+
+def test_a_row_of_the_time_0_is_logged_with_that_and_not_with_the_time_of_the_record() -> None:
+    def put_row(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, timestamped.pack(b"1", 0))
+
+    cluster = fed((b"a", b""), stores=(persistent_timestamped_key_value_store(STORE),), process=put_row)
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    assert [record.timestamp for record in cluster.changes()] == [0]
 
 
 def test_each_transaction_logs_its_own() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimProducer, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
+from store import points
 from store.config import Guarantee, StreamsConfig
 from store.engine import Engine, Write
 from store.errors import (
@@ -481,6 +482,23 @@ def test_a_store_is_as_young_as_the_transaction_of_its_last_commit_and_not_as_th
         assert task.stores[STORE].last_caught_up_ms(CHANGELOG) == began
 
 
+def test_a_store_that_a_task_does_not_write_to_is_as_young_as_its_last_commit() -> None:
+    """Under exactly once nobody else writes to its changelog, so it lacks nothing."""
+
+    def once(context: Context, record: Record) -> None:
+        context.store("seldom" if record.key == b"once" else STORE).put(record.key, b"")
+
+    cluster = Cluster(pipeline(once, "seldom", STORE), [b"once", b"a"])
+    with cluster.task() as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+        cluster.clock.sleep(40 * 86_400.0)
+        task.process_batch(cluster.records()[1:])
+        began = cluster.clock.time_ms()
+        task.commit()
+        assert task.stores["seldom"].last_caught_up_ms(TopicPartition("app-seldom-changelog", 0)) == began
+
+
 def test_a_processor_can_ask_for_a_commit() -> None:
     def eager(context: Context, record: Record) -> None:
         count(context, record)
@@ -658,6 +676,33 @@ def test_a_store_whose_changelog_was_cut_while_its_task_stood_still_is_opened_an
         assert task.stores[STORE].position() == {SOURCE: 1}
     assert "opened anew: it is at offset 0, and app-counts-changelog-0 now starts at" in caplog.text
     assert "What was there is kept in" in caplog.text
+
+
+def test_a_zombie_that_restores_follows_its_successor_until_nothing_has_moved() -> None:
+    cluster = Cluster(keys=[b"a"] * 4)
+    with cluster.task() as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+    done, inside = 1, False
+
+    def successor_commits(reached: Point) -> None:
+        nonlocal done, inside
+        if reached is not Point.RESTORE_BATCH or inside or done == 4:
+            return
+        inside = True
+        with cluster.task(host=Host(1)) as successor:
+            apply(successor, cluster.records()[done : done + 1])
+            successor.commit()
+        done, inside = done + 1, False
+
+    previous = points.arm(successor_commits)
+    try:
+        with cluster.task(host=Host(2)) as zombie:
+            assert done == 4
+            assert zombie.position(SOURCE) == 4
+            assert rows(zombie) == {b"a": b"4"}
+    finally:
+        points.arm(previous)
 
 
 def windowed(context: Context, record: Record) -> None:

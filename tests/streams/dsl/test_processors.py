@@ -128,6 +128,19 @@ def test_a_record_is_forwarded_to_one_child_by_its_name() -> None:
     assert (record.value, record.timestamp, record.headers) == (b"-1", 7, (("h", b"1"),))
 
 
+def test_the_time_0_is_a_time_that_a_processor_may_give_to_what_it_forwards() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def first(context: ProcessorContext, record: StreamRecord) -> None:
+            context.forward(record.key, record.value, timestamp=0)
+
+        def second(context: ProcessorContext, record: StreamRecord) -> None:
+            context.forward(record.key, record.timestamp, timestamp=7)
+
+        b.stream("in").process(lambda: Calling(first)).process(lambda: Calling(second)).to("out")
+
+    assert results(build, [("in", "a", 5, 9)]) == [("a", 0, 7)]
+
+
 def test_an_error_of_what_is_forwarded_to_counts_though_the_processor_swallows_it() -> None:
     def fail(*_: object) -> None:
         raise ValueError("downstream")
