@@ -78,6 +78,7 @@ FAULTS = (
         excuses=STARTS_AGAIN,
         occasions=(Occasion.COMMIT_TRANSACTION,),
         around=_lose_reply,
+        works=True,
     ),
     Fault(
         "lose_request",
@@ -112,6 +113,7 @@ FAULTS = (
             Occasion.READ,
         ),
         around=_answer_late,
+        works=True,
     ),
     Fault(
         "break_client",

@@ -395,6 +395,8 @@ class Fault:
     """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     rivals: bool = False
     """Whether another incarnation of the task takes it from a process that runs on, and may end before it hears so."""
+    works: bool = False
+    """Whether the call that it strikes has done its work at the broker, whatever the process is told."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     figures: frozenset[Figure] = frozenset()

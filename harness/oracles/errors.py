@@ -54,6 +54,7 @@ _NOTED = _READY, _ABORTED, _BEGUN, _STARTED, _COMMITTED, _BATCH, _RESTORED = (
 """The protocol points that can need an excuse, and those after which nothing of before does."""
 
 _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
+_AT_FENCING = f"on {Occasion.INIT_TRANSACTIONS}"
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -123,8 +124,8 @@ class _Ledger:
         self._moment = 0
         """The events so far."""
         self._late: dict[int, int] = {}
-        """Those interrupted before they took the answer to their request to fence → the moment of that, when others had
-        been fenced."""
+        """Those that have not heard the answer to their request to fence when it came → the moment of that, when others
+        had been fenced."""
         self._owned_since: dict[str, int] = {}
         self._crossed: set[int] = set()
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
@@ -334,7 +335,8 @@ class _Ledger:
         self._cut |= Capability.LOGS in fault.needs
         if Capability.CLOCKS in fault.needs and event.host is not None:
             self._jumped.add(event.host)
-        if event.call == _FENCING and event.incarnation is not None:
+        fences = event.call == _FENCING or (fault.works and event.call == _AT_FENCING)
+        if fences and event.incarnation is not None:
             self._late[event.incarnation] = self._moment
         if fault.suspends and event.incarnation is not None:
             self._suspended.add(event.incarnation)

@@ -233,6 +233,20 @@ def test_one_that_hears_late_that_it_has_fenced_others_is_fenced_by_who_came_sin
     assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
 
 
+@pytest.mark.parametrize(("fault", "right"), [("answer_late", True), ("fail_call", False)])
+def test_one_whose_fencing_is_answered_late_is_fenced_by_who_came_since(fault: str, right: bool) -> None:
+    """Where the call failed before it reached the broker, it has fenced the other one by the next."""
+    events = (
+        Started("0_0", 1, 1),
+        Injected(0, fault, "0_0", 1, 1, None, "on init_transactions"),
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        Ended("0_0", 1, End.FENCED),
+    )
+    assert (not list(errors.find_in(events, SCHEDULE))) is right
+
+
 def test_being_fenced_by_a_successor_is_right() -> None:
     events = (
         Started("0_0", 1, 1),
