@@ -50,6 +50,7 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
+    LogError,
     TransactionTimedOutError,
 )
 from store.log import Offsets, Reader
@@ -266,7 +267,16 @@ class _Driver:
             reader.partitions(self._topic)
         made = spec(self._sink.notes, self._sink.parts)
         with closing(self._sink.log().admin()) as admin:
-            admin.create_topics([made])
+            try:
+                admin.create_topics([made])
+            except LogError as error:
+                if type(error) is not LogError or (has := reader.partitions(made.name)) == made.partitions:
+                    raise
+                raise ConfigError(
+                    "parts",
+                    self._sink.parts,
+                    f"{has}, with which the sink {self._sink.application_id} was made",
+                ) from error
             check_kept(made, admin.topic_config(made.name))
 
     def _take(self, reader: Reader, query: str, batch: int) -> str:

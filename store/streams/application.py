@@ -6,6 +6,7 @@ the numbers), before anything is made.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,9 @@ from store.streams.internal_topics import (
     partitions_of_tasks,
 )
 from store.streams.topology import Topology
+from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,10 @@ class Application:
                     f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"
                 )
             specs = self.internal_topics(found.__getitem__)
+            changelogs = [changelog for one in self.sub_topologies for changelog in one.changelogs.values()]
+            new: list[str] = []
+            for changelog in changelogs:
+                _count(reader, changelog, {}, new)
             try:
                 admin.create_topics(specs)
             except LogError as error:
@@ -117,10 +125,31 @@ class Application:
                 raise
             for spec in specs:
                 check_kept(spec, admin.topic_config(spec.name))
+            self._warn_of_lost_changelogs(reader, frozenset(new))
         finally:
             admin.close()
             reader.close()
         return found | {spec.name: spec.partitions for spec in specs if spec.name in internal}
+
+    def _warn_of_lost_changelogs(self, reader: Reader, new: frozenset[str]) -> None:
+        """Say so where a changelog is made for input that was processed before. A store that is added has none of it
+        either; but if the changelog was deleted, and the state with it, nothing else tells that the store lacks all."""
+        for one in self.sub_topologies:
+            if not (lacking := sorted(new.intersection(one.changelogs.values()))):
+                continue
+            for source in one.sources:
+                position = reader.committed(self.application_id, TopicPartition(source, 0))
+                if position:
+                    _log.warning(
+                        "made %s, while the group %s has processed %s-0 up to %d: a store that has no state on disk "
+                        "begins with nothing of that. If it is not a new store, its changelog was deleted: to count "
+                        "all again, set the group back (kafka-consumer-groups.sh --reset-offsets --to-earliest)",
+                        ", ".join(lacking),
+                        self.application_id,
+                        source,
+                        position,
+                    )
+                    break
 
     def _check_partitions(
         self, error: LogError, specs: Iterable[TopicSpec], reader: Reader, found: Mapping[str, int]

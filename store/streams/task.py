@@ -430,8 +430,9 @@ class Task:
                 "ordinal",
                 topology.ordinal,
                 f"in this state directory it is that of the sub-topology of {topology.application_id} with "
-                f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. Give each "
-                "sub-topology an ordinal of its own; or, if they were given new ones, let crashproof relocate, or a "
+                f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. If a "
+                "store or a source was renamed, give it its former name. Give each sub-topology an ordinal of its own; "
+                "or, if they were given new ones, let crashproof relocate, or a "
                 "start with automatic.state.relocation=true, move what lies there; or, if this one takes the place of "
                 f"the other for good, move the file .sub-topology-{topology.ordinal} in the application's directory "
                 "away on every host",

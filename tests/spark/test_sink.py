@@ -538,6 +538,12 @@ def test_its_notes_are_in_segments_so_small_that_few_are_read_at_a_start(query: 
         assert int(admin.topic_config(f"{query.name}-sink-batches")["segment.bytes"]) <= 16 << 20
 
 
+def test_another_number_of_parts_is_refused_with_the_number_that_it_has(query: Query) -> None:
+    query.put(query.sink(), [("1", "2")], "key string, value string")
+    with pytest.raises(ConfigError, match=r"parts=3 .* 2, with which the sink"):
+        query.put(query.sink(parts=3), [("1", "2")], "key string, value string", batch=1)
+
+
 @pytest.mark.parametrize("parts", [0, -1])
 def test_no_parts_are_refused(parts: int) -> None:
     with pytest.raises(ConfigError, match="parts"):

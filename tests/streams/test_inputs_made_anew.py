@@ -27,7 +27,7 @@ from store.streams.thread import INPUTS_S, StreamThread
 from store.streams.topology import Context, Topology
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import count
+from tests.clusters import CHANGELOG, Cluster, count
 from tests.streams.test_lost_tasks import BrokerClock
 from tests.streams.test_positions import GUARANTEES, POSITIONS, Relay
 from tests.streams.test_thread import rest
@@ -241,6 +241,26 @@ def test_a_topic_that_is_made_anew_has_another_id(
     assert after[second] == before[second]
     assert log.admin().topic_ids([second]) == {second: before[second]}
     admin.close()
+
+
+@pytest.mark.parametrize(
+    ("processed", "deleted", "warns"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+    ids=["deleted", "there", "never processed"],
+)
+def test_a_changelog_that_is_made_for_input_that_was_processed_is_told_of(
+    caplog: pytest.LogCaptureFixture, *, processed: bool, deleted: bool, warns: bool
+) -> None:
+    cluster = Cluster(keys=[b"a"])
+    if processed:
+        with cluster.task() as task:
+            cluster.run(task)
+    if deleted:
+        cluster.broker.delete_topic(CHANGELOG.topic)
+    caplog.clear()
+    Application.of(cluster.topology).prepare(SimLog(cluster.broker))
+    said = f"made {CHANGELOG.topic}, while the group app has processed in-0 up to"
+    assert (said in caplog.text) is warns
 
 
 @pytest.mark.parametrize("sources", [("left",), ("left", "right")], ids=["alone", "of several"])

@@ -39,11 +39,13 @@ _SERVE_EVERY = 1000
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused")
+    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused", "time")
 
     def __init__(self) -> None:
         self.refused: list[Content] = []
         self.by_time = False
+        self.time: int | None = None
+        """Of the first record that was refused for it, milliseconds."""
         """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
@@ -70,7 +72,8 @@ class _Deliveries:
         if error.code() in REFUSED:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
-            self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
+            if error.code() == KafkaError.INVALID_TIMESTAMP and not self.by_time:
+                self.by_time, self.time = True, message.timestamp()[1]
 
     @property
     def is_of_one(self) -> bool:
@@ -81,7 +84,13 @@ class _Deliveries:
     def which(self) -> str:
         """A record that was not delivered, in words."""
         topics = sorted({topic for topic, *_ in self.refused})
-        return "a record" + (f" for {' or '.join(topics)}" if topics else "")
+        named = "a record" + (f" for {' or '.join(topics)}" if topics else "")
+        if not self.by_time:
+            return named
+        return (
+            f"{named} of the time {self.time}, further from the broker's clock than message.timestamp.after.max.ms or "
+            "message.timestamp.before.max.ms of the topic allow,"
+        )
 
     def last(self) -> dict[TopicPartition, int]:
         """The last offset in each partition."""
