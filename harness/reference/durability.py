@@ -145,16 +145,23 @@ class Copy(msgspec.Struct):
     unsynced: bool = False
     """Whether it has rows of a process that did not make its commits power-safe, or died in the middle of one, and no
     commit since of one that does."""
+    direct: bool = False
+    """Whether a process without transactions has written to it, and none has made a commit power-safe since: a power
+    cut may then leave the half of what that one wrote."""
 
     def befall(self, what: Befell) -> None:
         kind = Kind.TRANSACTIONAL if self.unsynced and self.kind is _SYNCED else self.kind
+        if self.direct and what is Befell.POWER_LOSS:
+            kind = Kind.DIRECT
         self.kept = min(self.kept, TABLE[what][kind])
         if what is Befell.REMOVED:
             self.last = {}
 
     def as_it_is(self) -> Copy:
         """A copy of what is known now, which does not change any more."""
-        return Copy(self.kind, self.kept, self.restoring, self.last, self.settings, self.unsynced)
+        return Copy(
+            self.kind, self.kept, self.restoring, self.last, self.settings, self.unsynced, self.direct
+        )
 
     @property
     def whole(self) -> bool:
@@ -250,6 +257,7 @@ class Copies:
                 copy.befall(Befell.REMOVED)
             copy.settings = event.settings
             copy.unsynced = kind is _SYNCED and (copy.unsynced or copy.kind is not _SYNCED)
+            copy.direct |= copy.kind is Kind.DIRECT
             copy.kind = kind
             copy.restoring |= event.standby
 
@@ -275,6 +283,7 @@ class Copies:
                 continue
             copy.kept, copy.restoring, copy.last = _LAST_COMMIT, False, image.positions
             copy.unsynced &= moment is not _COMMITTED
+            copy.direct &= moment is not _COMMITTED or copy.kind is not _SYNCED
             if event.incarnation is not None:
                 self._broken_off.discard(event.incarnation)
         return asked

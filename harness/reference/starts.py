@@ -124,6 +124,8 @@ class _Disk(msgspec.Struct):
     """When it was last up to date, at the latest, by the time that faults have let pass; None: nobody knows."""
     told_ms: int = 0
     """The same at the earliest: when a commit or restore was last seen."""
+    direct: bool = False
+    """Whether a process without transactions has had it: a power cut may bring back what that one had deleted."""
     further: bool = False
     """Whether a start that came to nothing may have brought it further than `held`."""
 
@@ -261,6 +263,8 @@ class Starts:
                 self._die(incarnation, sure=False)
         kinds = self._kinds(event.task, event.settings)
         place = event.task, event.host
+        for store, kind in kinds.items():
+            self._disk(event.task, event.host, store).direct |= kind is Kind.DIRECT
         if not event.standby:
             self._lives[event.incarnation] = _Life(
                 event.task,
@@ -342,6 +346,8 @@ class Starts:
             for (_, host, _), disk in self._disks.items():
                 if host == event.host and disk.kind in _OWN:
                     disk.held, disk.told_ms = 0, 0
+                    if disk.direct:
+                        disk.left = Left.UNKNOWN
         if fault.removes_state:
             for (task, host, _), disk in self._disks.items():
                 if (task, host) == (event.task, event.host):
