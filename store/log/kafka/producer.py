@@ -39,13 +39,11 @@ _SERVE_EVERY = 1000
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused", "time")
+    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused")
 
     def __init__(self) -> None:
         self.refused: list[Content] = []
         self.by_time = False
-        self.time: int | None = None
-        """Of the first record that was refused for it, milliseconds."""
         """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
@@ -72,8 +70,7 @@ class _Deliveries:
         if error.code() in REFUSED:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
-            if error.code() == KafkaError.INVALID_TIMESTAMP and not self.by_time:
-                self.by_time, self.time = True, message.timestamp()[1]
+            self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
 
     @property
     def is_of_one(self) -> bool:
@@ -88,7 +85,7 @@ class _Deliveries:
         if not self.by_time:
             return named
         return (
-            f"{named} of the time {self.time}, further from the broker's clock than message.timestamp.after.max.ms or "
+            f"{named}, whose time is further from the broker's clock than message.timestamp.after.max.ms or "
             "message.timestamp.before.max.ms of the topic allow,"
         )
 
