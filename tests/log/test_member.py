@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -503,3 +504,69 @@ def test_a_process_that_asks_who_is_a_member_lives_on_when_the_broker_dies_meanw
         assert answers() > before
         words.close()
         assert process.wait() == 0
+
+
+CLOSES = """
+import sys
+from collections.abc import Sequence
+from time import monotonic, sleep
+from store.log.kafka import KafkaLog
+
+class Owner:
+    def assigned(self, partitions): print("assigned", len(partitions), flush=True)
+    def revoked(self, partitions): pass
+    def lost(self, partitions): pass
+
+bootstrap, topic, assignor = sys.argv[1:]
+log = KafkaLog(bootstrap)
+member = log.member(topic, [topic], Owner(), assignor=assignor, instance_id="one")
+admin = log.admin()
+while not any(one.partitions for one in admin.group_members(topic)):
+    sleep(0.1)
+admin.close()
+# The broker has given it out. A moment later its client knows, and nobody has asked it.
+sleep(1)
+member.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_static_member_that_is_closed_while_its_client_has_an_assignment_to_tell_of_comes_to_its_end(
+    log: KafkaLog, unique: Callable[[str], str], assignor: Assignor
+) -> None:
+    topic, admin = unique("in"), log.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    # No thread of a process whose client waits for itself runs any more, so it is another one.
+    ran = subprocess.run(
+        [sys.executable, "-c", CLOSES, log.bootstrap, topic, assignor],
+        stdout=PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == ["assigned 2", "closed"]
+    assert [one.partitions for one in admin.group_members(topic)] == [
+        (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    ]
+    admin.close()
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["in order", "by an error that is kept"])
+def test_the_client_of_a_static_member_that_is_closed_is_gone(
+    log: KafkaLog, unique: Callable[[str], str], raises: bool
+) -> None:
+    topic, owner, admin = unique("in"), Owner(), log.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    first, kept = impatient(log, topic, owner, "cooperative-sticky", "one"), None
+    until_assigned(owner, first)
+    if raises:
+        first.rejoin()
+        owner.revoked = Mock(side_effect=RetriableError("not now"))  # type: ignore[method-assign]
+        with pytest.raises(RetriableError) as kept:
+            until_polled(lambda: False, first)
+    first.close()
+    # Whose heartbeats are heard no more is forgotten.
+    until(lambda: not admin.group_members(topic))
+    del kept
+    admin.close()

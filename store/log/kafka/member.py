@@ -9,17 +9,20 @@ error comes out of `poll`, and the client goes on with the rebalance), or commit
 comes back too late: a client that waited for it in vain, or heard nothing of the broker for a session, forgets its
 member id, and commits and sends heartbeats in nobody's name then. What a static one sends so is refused as if another
 one had its instance id, and the client is of no further use. Such a one is replaced, unless the group says that another
-one does have it: the broker begins the id of a static member with its instance id.
+one does have it: the broker begins the id of a static member with its instance id. And an end while the group
+rebalances: a client that is told of that while it is closed may wait for itself for ever.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Thread
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import FencedError, ProtocolError, RetriableError
@@ -27,6 +30,8 @@ from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.protocol import Assignor, Rebalance
 from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 _FENCED_INSTANCE = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 """Another member with this instance id is the only thing that is fatal to a consumer."""
@@ -44,6 +49,12 @@ _BEFORE_UUID = -len("-00000000-0000-0000-0000-000000000000")
 
 _PIECE_S = 0.1
 """How long one call waits. The Python client waits in pieces of 0.2 s, and an interrupt ends only that one."""
+
+_MOST_TOLD = 100
+"""Rebalances and errors that are heard of before a client is closed: more come only as others are made."""
+
+_END_S = 5.0
+"""How long the end of a client is waited for that may not come."""
 
 
 class _ToldError(Exception):
@@ -72,8 +83,9 @@ class KafkaMember:
         self._last_id: str | None = None
         """The member id that it was given partitions under."""
         self._make = make
-        consumer = make()
-        self._consumer: Consumer | None = consumer
+        self._consumer: Consumer | None = make()
+        """Held by nothing else, no local of a frame that an error may keep: see `_let_go_of_static`."""
+        self._closed = False
         self._group_id = group_id
         self._rebalance = rebalance
         self._assignor: Assignor = assignor
@@ -82,21 +94,21 @@ class KafkaMember:
         self._useless = False
         """Whether the client was refused for what it had sent in nobody's name."""
         self._topics = list(topics)
-        self._subscribe(consumer)
+        self._subscribe()
 
-    def _subscribe(self, consumer: Consumer) -> None:
-        consumer.subscribe(
+    def _subscribe(self) -> None:
+        self._live().subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def poll(self, seconds: float) -> None:
-        consumer = self._live()
+        self._live()
         if self._useless:
-            consumer = self._replace()
+            self._replace()
         deadline = time.monotonic() + seconds
         while True:
             try:
-                message = consumer.poll(min(_PIECE_S, max(0.0, deadline - time.monotonic())))
+                message = self._live().poll(min(_PIECE_S, max(0.0, deadline - time.monotonic())))
             except _ToldError as told:
                 # The Python client never lets go of an exception out of a callback, and it would hold the consumer.
                 told.__traceback__ = None
@@ -115,7 +127,7 @@ class KafkaMember:
         return KafkaMembership(self._group_id, self._live().consumer_group_metadata())
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        consumer = self._live()
+        self._live()
         if not offsets:
             return
         positions = [
@@ -123,20 +135,20 @@ class KafkaMember:
         ]
 
         def ping(seconds: float = self._client.ping_seconds) -> object:
-            return consumer.list_topics(timeout=seconds)
+            return self._live().list_topics(timeout=seconds)
 
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.
             ping(seconds)
-            if not consumer.memberid():
+            if not self._live().memberid():
                 raise _none_any_more()
             try:
-                for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
+                for answer in self._live().commit(offsets=positions, asynchronous=False) or ():
                     if answer.error is not None:
                         raise KafkaException(answer.error)
             except KafkaException as exception:
                 code = cause_of(exception).code()
-                if code in _FENCED_INSTANCE and not consumer.memberid():
+                if code in _FENCED_INSTANCE and not self._live().memberid():
                     # It has forgotten its id after it was asked.
                     self._useless = True
                     raise _none_any_more() from exception
@@ -148,26 +160,68 @@ class KafkaMember:
         repeat(self._client, f"commit of a member of group {self._group_id}", commit, ping)
 
     def rejoin(self) -> None:
-        consumer = self._live()
-        consumer.unsubscribe()
-        self._subscribe(consumer)
+        self._live().unsubscribe()
+        self._subscribe()
 
     def close(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+        if self._consumer is None:
+            return
+        try:
+            self._hear_the_rest(self._consumer.poll)
+        finally:
+            self._closed = True
+            if self._instance_id is None:
+                self._close_client()
+            else:
+                self._let_go_of_static()
 
-    def _replace(self) -> Consumer:
+    def _close_client(self) -> None:
+        assert self._consumer is not None
+        try:
+            self._consumer.close()
+        finally:
+            self._consumer = None
+
+    def _let_go_of_static(self) -> None:
+        """Drop the last reference to the client of a static member, which does not leave its group.
+
+        Its `close` may be told of an assignment and of its revocation at once, and the group is no more for it once the
+        first is answered: then the answer to the second is waited for, for ever, and no other thread of the process
+        runs. Without `close` it is told of neither; now and then the client does not come to its end even so, and then
+        a thread that nobody waits for is left.
+        """
+        held = [self._consumer]
+        self._consumer = None
+        end = Thread(target=held.clear, daemon=True)
+        end.start()
+        end.join(_END_S)
+        if end.is_alive():
+            _log.warning(
+                "the client of member %s of group %s does not end", self._instance_id, self._group_id
+            )
+
+    def _hear_the_rest(self, poll: Callable[[float], Message | None]) -> None:
+        """Let the client tell what it has to tell, before it is closed."""
+        try:
+            for _ in range(_MOST_TOLD):
+                try:
+                    if poll(0.0) is None:
+                        return
+                except _ToldError as told:
+                    told.__traceback__ = None
+        finally:
+            del poll
+
+    def _replace(self) -> None:
         self._check_not_taken()
         # The client may tell of it as it is closed, or not: it is told here.
         lost, self._has = sorted(self._has), set()
         if lost:
             self._rebalance.lost(lost)
         self.close()
-        self._consumer = consumer = self._make()
+        self._consumer, self._closed = self._make(), False
         self._useless = False
-        self._subscribe(consumer)
-        return consumer
+        self._subscribe()
 
     def _check_not_taken(self) -> None:
         """Raise `FencedError` where another member has the instance id, and `RetriableError` where nobody can say."""
@@ -203,23 +257,29 @@ class KafkaMember:
             consumer.incremental_assign([])
         else:
             consumer.assign([])
+        if self._closed:
+            # Its revocation comes next, and the client may not answer any more once it has left the group.
+            return
         self._last_id = consumer.memberid()
+        del consumer
         self._has.update(_places(partitions))
         self._rebalance.assigned(sorted(self._has))
         self._interrupt()
 
     def _on_revoke(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        with self._gone(consumer, partitions) as gone:
+        del consumer
+        with self._gone(partitions) as gone:
             if gone:
                 self._rebalance.revoked(gone)
 
     def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        with self._gone(consumer, partitions) as gone:
+        del consumer
+        with self._gone(partitions) as gone:
             if gone:
                 self._rebalance.lost(gone)
 
     @contextmanager
-    def _gone(self, consumer: Consumer, partitions: list[ClientPartition]) -> Iterator[list[TopicPartition]]:
+    def _gone(self, partitions: list[ClientPartition]) -> Iterator[list[TopicPartition]]:
         """Those of them that it still has."""
         gone = [tp for tp in _places(partitions) if tp in self._has]
         self._has.difference_update(gone)
@@ -227,10 +287,11 @@ class KafkaMember:
             yield gone
         finally:
             # From here on they may be others'.
+            assert self._consumer is not None
             if self._cooperative:
-                consumer.incremental_unassign([])
+                self._consumer.incremental_unassign([])
             else:
-                consumer.unassign()
+                self._consumer.unassign()
         self._interrupt()
 
     def _interrupt(self) -> None:
@@ -239,7 +300,7 @@ class KafkaMember:
         Any call of the owner to the client, such as a commit, makes the Python client forget that `poll` is under way,
         and at the next callback of the same `poll` it ends the process.
         """
-        if self._consumer is not None:
+        if not self._closed:
             raise _ToldError
 
     @property
@@ -247,7 +308,7 @@ class KafkaMember:
         return self._assignor == "cooperative-sticky"
 
     def _live(self) -> Consumer:
-        if self._consumer is None:
+        if self._consumer is None or self._closed:
             raise ProtocolError(f"the member of group {self._group_id} is closed")
         if self._fenced is not None:
             raise FencedError(self._fenced)
