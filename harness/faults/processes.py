@@ -127,7 +127,7 @@ FAULTS = (
         # Who has begun before another host moves its stores may be taken for one of the former version.
         excuses=frozenset({Excuse.FENCED}),
         amount=DIES_BEFORE,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         apply=lambda stage, actor, step: stage.reorder(actor, kill=False, dies_before=step.amount),
     ),
     Fault(
@@ -139,7 +139,7 @@ FAULTS = (
         deadly=True,
         reorders=True,
         amount=DIES_BEFORE,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         apply=lambda stage, actor, step: stage.reorder(actor, kill=True, dies_before=step.amount),
     ),
 )

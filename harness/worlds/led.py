@@ -7,6 +7,7 @@ workers, say the same things over a connection: every report is answered before 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.faults import FAULTS, Fault, Occasion
@@ -15,9 +16,15 @@ from harness.schedule import Edge, Query
 from harness.worlds.actors import partition_of
 from harness.worlds.process import ObservedStorage, looked_at
 from harness.worlds.questions import Questions
+from harness.worlds.versions import Dying, Fencing
+from store.clock import SystemClock
+from store.config import StreamsConfig
 from store.errors import FencedError
+from store.log import Log
 from store.points import Point
 from store.streams.assignment import Assignment
+from store.streams.ordinals import prepare
+from store.streams.topology import Topology
 from store.types import Record, TopicPartition
 
 
@@ -203,6 +210,24 @@ class Go(NamedTuple):
     """Whether it has been asked to end."""
     standby: bool = False
     """Whether it only keeps a warm copy."""
+
+
+def prepare_led(
+    root: Path, parts: Sequence[Topology], log: Log, config: StreamsConfig, ask: Callable[[Message], object]
+) -> None:
+    """What a process does before it opens any task, with leave to be killed in the midst of it."""
+
+    def fences(transactional_id: str) -> None:
+        ask(Fences(transactional_id))
+
+    def die() -> None:
+        ask(Changing())
+
+    dies_before = ask(Preparing())
+    assert isinstance(dies_before, int)
+    with Dying(dies_before, SystemClock(), die) as clock:
+        prepare(root, parts, Fencing(log, fences), config, clock)
+    ask(Prepared())
 
 
 class Led:

@@ -20,7 +20,7 @@ from typing import Any
 from harness.faults import SkipError
 from harness.history import LET_GO_OPEN, POSITIONS_LEFT_BEHIND, End
 from harness.worlds.actors import WORKER, Actor, Life
-from harness.worlds.run import Run
+from harness.worlds.versions import VersionedRun
 from store.points import Point
 from store.types import TopicPartition
 
@@ -72,7 +72,8 @@ class Holder:
         return [one for one in self.actor.crew if self.whose[one] == thread]
 
     def locked(self, task: str, thread: int) -> None:
-        """A thread has the directory of a task from now on: for the task itself, or for a copy."""
+        """A thread has the directory of a task from now on: for the task itself, or for a copy. The name is that which
+        the run has for it."""
         if task not in self.members.names or self.actor.life is not Life.RUNNING:
             return
         standby = task not in self.given.get(thread, ())
@@ -157,7 +158,7 @@ class Holder:
         return True
 
 
-class MembersRun(Run):
+class MembersRun(VersionedRun):
     """One run of one schedule by members of a group."""
 
     def join(self) -> None:
@@ -185,7 +186,9 @@ class MembersRun(Run):
         return frozenset([f"{self.reads[tp.topic]}_{tp.partition}" for tp in partitions])
 
     def start_member(self, host: int) -> None:
-        """Start the process of a host."""
+        """Start the process of a host; later, where all have to end first."""
+        if self.reordering:
+            return
         number = next(self._numbers)
         actor = Actor(f"0_{WORKER}", -1 - number, host)
         actor.process = number
@@ -214,6 +217,10 @@ class MembersRun(Run):
         self.director.ended(actor, reason, error)
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
+        self._exited(actor, reason, error)
+        self.go_on_reordering()
+
+    def _exited(self, actor: Actor, reason: End, error: str) -> None:
         worker = actor.worker
         if worker.life is not Life.RUNNING:
             return
@@ -236,6 +243,9 @@ class MembersRun(Run):
         if not crew and reason is not End.DONE:
             self.director.ended(worker, reason, error)
         host = worker.host
+        if self._here[host] is not worker:
+            # Another version has begun there.
+            return
         if worker in self._settings_to_come:
             self.starts_with(self._settings_to_come.pop(worker) or {}, host, crew)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and first.task in self._loose:
@@ -247,6 +257,10 @@ class MembersRun(Run):
             # Somebody has to end the transaction that hangs.
             self.settle()
         self.start_member(host)
+
+    def begin_version(self) -> None:
+        for host in list(self._here):
+            self.start_member(host)
 
     def start_again(self) -> None:
         """Start those that were killed."""

@@ -6,7 +6,7 @@ member: who takes its place is another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
@@ -53,21 +53,24 @@ class Watcher(Protocol):
 class Locking:
     """The disk of a process, which tells whose directory it has locked."""
 
-    def __init__(self, inner: Storage | Any, watcher: Watcher) -> None:
+    def __init__(self, inner: Storage | Any, watcher: Watcher, named: Callable[[str], str]) -> None:
+        """`named`: what a run calls a task that calls itself so."""
         self._inner = inner
         self._watcher = watcher
+        self._named = named
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     @contextmanager
     def lock(self, task_id: str) -> Iterator[None]:
+        task = self._named(task_id)
         with self._inner.lock(task_id):
-            self._watcher.locked(task_id, running_thread())
+            self._watcher.locked(task, running_thread())
             try:
                 yield
             finally:
-                self._watcher.unlocked(task_id)
+                self._watcher.unlocked(task)
 
 
 class Telling:
@@ -100,10 +103,10 @@ class Told:
         self._has: list[TopicPartition] = []
         _THREAD.set(number)
 
-    def taken_over(self) -> Mapping[tuple[int, str], str]:
+    def taken_over(self, named: Callable[[str], str]) -> Mapping[tuple[int, str], str]:
         """The tasks of the thread, each with its number, that newer incarnations have taken over, and the errors."""
         return {
-            (self.number, f"{ordinal}_{partition}"): describe(error)
+            (self.number, named(f"{ordinal}_{partition}")): describe(error)
             for ordinal, worker in list(self.thread._workers.items())
             for partition, error in worker.lost.items()
             if partition not in worker.tasks

@@ -21,7 +21,7 @@ from harness.choices import Chooser
 from harness.faults import SkipError
 from harness.history import End
 from harness.schedule import Schedule
-from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
+from harness.worlds.actors import Actor, Life
 from harness.worlds.run import KILL, Run
 from scenarios import Scenario, other_ordinals, topologies
 from store.clock import Clock
@@ -45,8 +45,9 @@ def named(scenario: Scenario, task: str, version: int) -> str:
     """What a run calls a task that calls itself so in a version."""
     if not version:
         return task
-    here = {other: ordinal for ordinal, other in other_ordinals(scenario).items()}
-    return f"{here[ordinal_of(task)]}_{partition_of(task)}"
+    ordinal, _, place = task.partition("_")
+    here = {other: number for number, other in other_ordinals(scenario).items()}
+    return f"{here[int(ordinal)]}_{place}"
 
 
 # -- in a process ---------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class VersionedRun(Run):
         """Hosts whose stores are being moved, by a process or, since it died, by none."""
         self._dies_before = 0
         """The change to its disk before which the next process dies that moves stores; 0 for none."""
-        self._reordering = False
+        self.reordering = False
         """Whether all processes were asked to end, for the other version to begin."""
         self._standbys: list[tuple[str, int]] = []
         """Task and host of the copies that are kept in the other version too."""
@@ -145,9 +146,9 @@ class VersionedRun(Run):
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
         if not other_ordinals(self.scenario):
             raise SkipError("the pipeline has one version")
-        if self._reordering:
+        if self.reordering:
             raise SkipError("all processes were asked to end before")
-        self._reordering, self._dies_before = True, dies_before
+        self.reordering, self._dies_before = True, dies_before
         living = [one for one in self.processes if one.life is Life.RUNNING]
         self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
         for worker in living:
@@ -165,9 +166,13 @@ class VersionedRun(Run):
         """Once no process lives any more that is no zombie."""
         if any(one.life is Life.RUNNING for one in self.processes):
             return
-        self._reordering = False
+        self.reordering = False
         self.version = 1 - self.version
         self.had_another = True
+        self.begin_version()
+
+    def begin_version(self) -> None:
+        """Start the processes of the version, where those of the other one have run."""
         standbys, self._standbys = self._standbys, []
         for task in self.tasks:
             self.start(task, self.director.newest[task].host)
@@ -183,23 +188,22 @@ class VersionedRun(Run):
         self.end(worker, wipe=False, power=False)
 
     def start(self, task: str, host: int) -> None:
-        if not self._reordering:
+        if not self.reordering:
             super().start(task, host)
 
     def start_standby(self, task: str, host: int) -> None:
-        if not self._reordering:
+        if not self.reordering:
             super().start_standby(task, host)
 
     def promote(self, actor: Actor) -> None:
-        if not self._reordering:
+        if not self.reordering:
             super().promote(actor)
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         if wipe:
             self.may_wipe(actor)
         super().kill(actor, wipe=wipe, power=power)
-        if self._reordering:
-            self._start_other_version()
+        self.go_on_reordering()
 
     def may_wipe(self, actor: Actor) -> None:
         """Raises `SkipError` while stores of the host are of one task by their names, and of another by the journal."""
@@ -208,7 +212,11 @@ class VersionedRun(Run):
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         super().exited(actor, reason, error)
-        if self._reordering:
+        self.go_on_reordering()
+
+    def go_on_reordering(self) -> None:
+        """A process has gone."""
+        if self.reordering:
             self._start_other_version()
 
     # -- what becomes of a process that prepares its start ----------------------------------------------------
@@ -231,7 +239,8 @@ class VersionedRun(Run):
 
     def dies_moving(self, worker: Actor) -> None:
         """The process has come to that change, and is killed there."""
-        (actor, *_) = worker.crew
+        # A member of a group has no task yet.
+        actor = next(iter(worker.crew), worker)
         self.director.struck_too(actor, KILL)
         self.kill(actor)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
-from harness.history import History, Injected, Replayed, StateObserved
-from harness.schedule import Input, Schedule, Step
+from harness.history import History, Injected, Replayed, Started, StateObserved
+from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.actors import Actor
 from harness.worlds.local.broker import LocalBroker
@@ -91,6 +92,31 @@ def test_who_is_killed_before_a_change_to_the_disk_is_followed_by_one_who_goes_o
 def test_whatever_the_processes_were_at_when_they_were_killed(world: LocalWorld, at: Point) -> None:
     steps = Step("kill_and_reorder", task="1_0", at=at, amount=7), Step("kill_and_reorder", wait=3)
     assert struck(run(world, reordered(*steps))).count("kill_and_reorder") == 2
+
+
+@pytest.mark.requirement("13627.1")
+@pytest.mark.parametrize("static", [True, False])
+def test_members_of_a_group_end_and_come_back_as_the_other_version(world: LocalWorld, static: bool) -> None:
+    there_and_back = Step("reorder", wait=4), Step("reorder", wait=4)
+    schedule = msgspec.structs.replace(reordered(*there_and_back), runtime=Runtime.STREAMS, static=static)
+    history = run(world, schedule)
+    begun = [one for one in history.events[struck_at(history, "reorder") :] if isinstance(one, Started)]
+    assert {one.task for one in begun} == {"0_0", "1_0", "2_0"}
+
+
+@pytest.mark.requirement("13627.4")
+@pytest.mark.parametrize("changes", [6, 22])
+def test_a_member_that_is_killed_before_a_change_to_the_disk_is_followed_by_one_that_goes_on(
+    world: LocalWorld, changes: int
+) -> None:
+    before = world.killed
+    step = Step("reorder", wait=6, amount=changes)
+    schedule = msgspec.structs.replace(
+        reordered(step, store="rocksDB", hosts=1), runtime=Runtime.STREAMS, static=True
+    )
+    history = run(world, schedule)
+    assert struck(history).count("kill") == world.killed - before == 1
+    assert replayed_after(history, "reorder") == 0
 
 
 @pytest.mark.requirement("13627.3")

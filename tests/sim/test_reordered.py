@@ -9,7 +9,7 @@ import pytest
 from harness.faults import SkipError
 from harness.history import Injected, Reached, Replayed, Skipped, Started
 from harness.replay import simulate
-from harness.schedule import Input, Schedule, Step
+from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.actors import Actor
 from harness.worlds.sim.disk import File, Host
@@ -84,6 +84,42 @@ def test_whatever_the_processes_were_at_when_they_were_killed(at: Point) -> None
     )
     struck = [one.fault for one in events if isinstance(one, Injected)]
     assert "kill_and_reorder" in struck
+
+
+@pytest.mark.requirement("13627.1")
+@pytest.mark.parametrize("static", [True, False])
+def test_members_of_a_group_end_and_come_back_as_the_other_version(static: bool) -> None:
+    events = run(
+        Step("reorder", wait=4), Step("reorder", wait=4), hosts=1, runtime=Runtime.STREAMS, static=static
+    )
+    assert [one.fault for one in events if isinstance(one, Injected)].count("reorder") >= 2
+    assert replayed_after(events, "reorder") == 0
+
+
+@pytest.mark.requirement("13627.4")
+def test_whichever_change_a_member_dies_before_the_next_goes_on_and_nothing_is_restored() -> None:
+    changes = 1
+    while True:
+        step = Step("reorder", wait=6, amount=changes)
+        events = run(step, hosts=1, runtime=Runtime.STREAMS, **{"default.dsl.store": "rocksDB"})
+        assert replayed_after(events, "reorder") == 0
+        if not any(isinstance(one, Injected) and one.fault == "kill" for one in events):
+            break
+        changes += 3
+    assert changes > 40
+
+
+@pytest.mark.requirement("13627.4")
+@pytest.mark.parametrize("at", [point for point in Point if "batch" not in point])
+def test_whatever_members_were_at_when_they_were_killed(at: Point) -> None:
+    events = run(
+        Step("abort_commit", task="1_0", wait=2),
+        Step("kill_and_reorder", task="1_0", at=at, amount=7),
+        Step("kill_and_reorder", wait=3),
+        hosts=2,
+        runtime=Runtime.STREAMS,
+    )
+    assert "kill_and_reorder" in [one.fault for one in events if isinstance(one, Injected)]
 
 
 @pytest.mark.requirement("13627.3")

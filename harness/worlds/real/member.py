@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from harness.history import End
 from harness.schedule import Edge, Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import CameRound, Failing, Given, Go, Led, Locked, Message, Of
+from harness.worlds.led import CameRound, Failing, Given, Go, Led, Locked, Message, Of, prepare_led
 from harness.worlds.membership import Locking, Telling, Told
 from harness.worlds.process import (
     Alternating,
@@ -35,7 +36,8 @@ from harness.worlds.process import (
     watched,
 )
 from harness.worlds.questions import Questions
-from scenarios import Scenario
+from harness.worlds.versions import called, named
+from scenarios import Scenario, topologies
 from store import points
 from store.config import StreamsConfig
 from store.errors import FencedError
@@ -63,20 +65,33 @@ LOOKS_S = 0.5
 def run_member(
     scenario: Scenario,
     schedule: Schedule,
+    application_id: str,
     config: StreamsConfig,
-    parts: Sequence[Topology],
     bootstrap: str,
     host: Path,
     instance_id: str | None,
     ask: Callable[[Message], object],
+    *,
+    version: int,
+    prepares: bool,
 ) -> tuple[End, str]:
     """Be a member of the application's group until the leader says that it is to stop. How it ended, and the error.
 
     In a process of its own, which it changes: what `Streams` asks for every few seconds it asks for more often.
+    `version` of the pipeline is run, and `prepares` says whether another one may have run before.
     """
     threads.COPIES_S = threads.GIVEN_OUT_S = LOOKS_S
-    application_id = parts[0].application_id
-    control = _Control(scenario, schedule, parts, StateDirectory(host, application_id), ask)
+    parts = topologies(scenario, application_id, config, reordered=bool(version))
+    control = _Control(
+        scenario,
+        schedule,
+        parts,
+        version,
+        config,
+        StateDirectory(host, application_id),
+        ask,
+        prepares=prepares,
+    )
     streams = control.streams = _LedStreams(
         # The topics between sub-topologies are there as any input is.
         Application(application_id, tuple(control.led_topology(one, config) for one in parts)),
@@ -108,8 +123,18 @@ class _LedStreams(Streams):
         inner: Any = _Yielding(self._log, control.line)
         log: Any = Telling(WatchedLog.around(inner, control, control.watch), control)
         self._log = log
+        self._control = control
         self._storage = control.storage
         self._system = control
+
+    def _make_ready(self) -> None:
+        if not self._control.prepares:
+            super()._make_ready()
+            return
+        self.application.prepare(self._log, self.config)
+        prepare_led(
+            self._directory, self.application.sub_topologies, self._log, self.config, self._control.say
+        )
 
     def came_round(self, held: frozenset[str], lost: Mapping[tuple[int, str], str]) -> CameRound:
         """How far its threads have come."""
@@ -216,18 +241,30 @@ class _Control(SystemThreads):
         scenario: Scenario,
         schedule: Schedule,
         parts: Sequence[Topology],
+        version: int,
+        config: StreamsConfig,
         directory: StateDirectory,
         ask: Callable[[Message], object],
+        *,
+        prepares: bool,
     ) -> None:
+        self.prepares = prepares
         self.watch = Watch.of(schedule, tuple(parts))
-        self.storage = ObservedStorage(Locking(directory, self), self, self.watch.calls & OF_STORAGE)
+        self._named = partial(named, scenario, version=version)
+        self._called = partial(called, scenario, version=version)
+        locking = Locking(directory, self, self._named)
+        self.storage = ObservedStorage(locking, self, self.watch.calls & OF_STORAGE, self._named)
         self.line = _Line()
         self._scenario = scenario
         self._ask = ask
         self._prefix = f"{parts[0].application_id}-"
-        self._topologies = {one.ordinal: one for one in parts}
-        self._reads = {topic: one.ordinal for one in parts for topic in one.sources}
-        self._names = {one.task_id(number) for one in parts for number in range(schedule.partitions)}
+        self._parts = parts
+        self._topologies = topologies(scenario, parts[0].application_id, config)
+        """Those of the first version: what is looked at has its names, and so has all that is told of a task."""
+        self._reads = {topic: one.ordinal for one in self._topologies for topic in one.sources}
+        self._names = {
+            one.task_id(number) for one in self._topologies for number in range(schedule.partitions)
+        }
         self._held: set[str] = set()
         self._joined: list[Told] = []
         """What each thread has heard of its group, of those that are members."""
@@ -290,7 +327,9 @@ class _Control(SystemThreads):
             raise
 
     def _lost(self) -> Mapping[tuple[int, str], str]:
-        return {key: error for one in list(self._joined) for key, error in one.taken_over().items()}
+        return {
+            key: error for one in list(self._joined) for key, error in one.taken_over(self._named).items()
+        }
 
     # -- what its threads have of the group -------------------------------------------------------------------
 
@@ -302,7 +341,7 @@ class _Control(SystemThreads):
         standby = task not in self._given.get(thread, ())
         if task not in self._led or self._led[task][0] != (thread, standby):
             led = Led(lambda message: self.say(Of(task, message)), self._prefix, task, 0, standby=standby)
-            topology, partition = self._topologies[ordinal_of(task)], partition_of(task)
+            topology, partition = self._parts[ordinal_of(self._called(task))], partition_of(task)
             questions = Questions(self._scenario, topology, partition, self._prefix, led.answered)
             self._led[task] = (thread, standby), led, questions
         self.say(Locked(task, thread))
@@ -331,8 +370,8 @@ class _Control(SystemThreads):
         return getattr(self._local, "at", "")
 
     def entered(self, task: str) -> str:
-        before, self._local.at = self.at, task
-        return before
+        before, self._local.at = self.at, task and self._named(task)
+        return before and self._called(before)
 
     @property
     def led(self) -> Led | None:

@@ -20,13 +20,17 @@ from harness.worlds.director import RestlessError
 from harness.worlds.led import (
     At,
     CameRound,
+    Changing,
     Died,
     Failing,
+    Fences,
     Finished,
     Given,
     Locked,
     Message,
     Of,
+    Prepared,
+    Preparing,
     Ready,
 )
 from harness.worlds.members import Holder, MembersRun, note_commit
@@ -129,7 +133,14 @@ class StreamsRun(MembersRun, RealRun):
         self._moved = time.monotonic()
         instance_id = f"host-{actor.host}" if self.schedule.static else None
         output = self.directory / f"process-{actor.process}.log"
-        self._start(actor, output, member=True, instance_id=instance_id)
+        self._start(
+            actor,
+            output,
+            member=True,
+            instance_id=instance_id,
+            version=self.version,
+            prepares=self.had_another,
+        )
 
     def holder(self, actor: Actor) -> Member:
         return self.by_actor[actor]
@@ -168,6 +179,8 @@ class StreamsRun(MembersRun, RealRun):
             member.locked(message.task, message.thread)
         elif isinstance(message, Given):
             member.heard(message)
+        elif isinstance(message, Preparing | Fences | Changing | Prepared):
+            return self.noted(member.actor, message)
         elif isinstance(message, Of):
             one = member.at = member.of(message.task)
             inner = message.message

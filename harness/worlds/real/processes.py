@@ -22,7 +22,6 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +37,7 @@ from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import At, Changing, Died, Fences, Finished, Led, Message, Prepared, Preparing, Ready
+from harness.worlds.led import At, Died, Finished, Led, Message, Ready, prepare_led
 from harness.worlds.process import (
     ObservedStorage,
     Watch,
@@ -50,19 +49,16 @@ from harness.worlds.process import (
 )
 from harness.worlds.questions import Questions
 from harness.worlds.real.member import run_member
-from harness.worlds.versions import Dying, Fencing, called, named
+from harness.worlds.versions import called, named
 from scenarios import Scenario, load, load_all, topologies
 from store import points
 from store.clock import SystemClock
 from store.config import StreamsConfig
 from store.errors import CrashproofError
-from store.log import Log
 from store.log.kafka import KafkaLog
 from store.points import Point
 from store.recovery.directory import StateDirectory
 from store.streams.assignment import Assignment
-from store.streams.ordinals import prepare
-from store.streams.topology import Topology
 
 ANSWER_SECONDS = 120.0
 """How long a worker may be silent. Longer than any wait that its configuration allows and that ends by itself."""
@@ -434,10 +430,18 @@ def work(connection: Connection) -> None:
 
 
 def _be_member(job: Job, scenario: Scenario, leader: _Leader) -> tuple[End, str]:
-    parts = topologies(scenario, job.application_id, job.config)
     leader.ask(Ready())
     return run_member(
-        scenario, job.schedule, job.config, parts, job.bootstrap, job.host, job.instance_id, leader.ask
+        scenario,
+        job.schedule,
+        job.application_id,
+        job.config,
+        job.bootstrap,
+        job.host,
+        job.instance_id,
+        leader.ask,
+        version=job.version,
+        prepares=job.prepares,
     )
 
 
@@ -470,7 +474,7 @@ def _be_worker(job: Job, scenario: Scenario, leader: _Leader) -> tuple[End, str]
     log = KafkaLog(job.bootstrap)
     if job.prepares:
         try:
-            _prepare(job, parts, log, leader)
+            prepare_led(job.host, parts, log, job.config, leader.ask)
         except Exception as error:  # noqa: BLE001 - whatever a start raises is an observation, and is judged
             return how_it_ended(error), describe(error)
     points.arm(reached)
@@ -486,22 +490,6 @@ def _be_worker(job: Job, scenario: Scenario, leader: _Leader) -> tuple[End, str]
         )
     finally:
         points.arm(None)
-
-
-def _prepare(job: Job, parts: Sequence[Topology], log: Log, leader: _Leader) -> None:
-    """What a process does before it opens any task, with leave to be killed in the midst of it."""
-
-    def fences(transactional_id: str) -> None:
-        leader.ask(Fences(transactional_id))
-
-    def die() -> None:
-        leader.ask(Changing())
-
-    dies_before = leader.ask(Preparing())
-    assert isinstance(dies_before, int)
-    with Dying(dies_before, SystemClock(), die) as clock:
-        prepare(job.host, parts, Fencing(log, fences), job.config, clock)
-    leader.ask(Prepared())
 
 
 class _Leader:

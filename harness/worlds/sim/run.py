@@ -739,7 +739,7 @@ class SimRun(VersionedRun):
         config = self.config_for(process.actor)
         if self.had_another:
             try:
-                self._prepare(process, config)
+                self.prepare(process, config)
             except KilledError:
                 self.dies_moving(process.actor)
                 self.hub.switch()
@@ -774,7 +774,7 @@ class SimRun(VersionedRun):
 
     # -- two versions of a pipeline ----------------------------------------------------------------------------
 
-    def _prepare(self, process: Process, config: StreamsConfig) -> None:
+    def prepare(self, process: Process, config: StreamsConfig) -> None:
         """What a process does before it opens any task: move the stores of its host, and fence the former ordinals."""
         host, log = self.hosts[process.actor.host], Fencing(self.log, self.fences)
         parts = self.parts_in(process.version, config)

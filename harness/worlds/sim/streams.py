@@ -34,7 +34,9 @@ from harness.worlds.process import Alternating, ObservedStorage, WatchedLog, des
 from harness.worlds.sim.broker import SimMember
 from harness.worlds.sim.cluster import KeepingLog
 from harness.worlds.sim.group import GroupPhase
+from harness.worlds.sim.relocation import KilledError
 from harness.worlds.sim.run import APPLICATION, Main, Process, SimRun, Unwind
+from harness.worlds.versions import called
 from scenarios import Scenario
 from store.config import StreamsConfig
 from store.metrics import Metrics, RecordingLevel
@@ -71,7 +73,8 @@ class Member(Holder, Process):
     def __init__(self, run: StreamsRun, actor: Actor, main: Main) -> None:
         super().__init__(run, actor, main)
         self.streams = self.members = run
-        self.storage = ObservedStorage(Locking(self.disk, self), self, self.storage.occasions)
+        locking = Locking(self.disk, self, self._named)
+        self.storage = ObservedStorage(locking, self, self.storage.occasions, self._named)
         self.main = self.greenlet
         self.threads: list[_Thread] = []
         self.joined: dict[Told, SimMember] = {}
@@ -126,10 +129,11 @@ class Member(Holder, Process):
     def entered(self, task: str) -> str:
         before = self.at.task
         self.at = self.actor
+        named = self._named(task)
         for one in self.actor.crew:
-            if one.task == task:
+            if one.task == named:
                 self.at = one
-        return before
+        return self._called(before)
 
     def reached(self, point: Point) -> None:
         if self.at is not self.actor:
@@ -157,9 +161,9 @@ class Member(Holder, Process):
     def stepped(self) -> None:
         """After a step, or what has ended in the middle of one: whom it has lost, and what copies it keeps no more."""
         for told in self.joined:
-            self.taken_over(told.taken_over())
+            self.taken_over(told.taken_over(self._named))
         for one in [one for one in self.actor.crew if one.standby and self.failed is None]:
-            if self.streams.hosts[one.host].holder(one.task) != one.process:
+            if self.streams.hosts[one.host].holder(self._called(one.task)) != one.process:
                 self._let_go_of(one)
 
     def _workers(self) -> list[tuple[int, Worker]]:
@@ -289,7 +293,7 @@ class Member(Holder, Process):
         )
 
     def lags(self) -> dict[TopicPartition, int]:
-        at = self.at.task
+        at = self._called(self.at.task)
         kept = [
             worker.replicas.standbys.get(partition_of(at))
             for ordinal, worker in self._workers()
@@ -325,13 +329,18 @@ class StreamsRun(MembersRun, SimRun):
 
     def _main(self, process: Member) -> tuple[End, str]:
         actor = process.actor
+        if actor.stopping:
+            # It is asked to end before it has begun.
+            return End.DONE, ""
         config = self.config_for(actor)
         if config.metrics_recording_level is RecordingLevel.DEBUG:
             process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
-        bare = self.new_topologies(config)
+        bare = self.parts_in(process.version, config)
         parts = tuple(self.led(process, topology) for topology in bare)
         if self.watch.queries:
-            process.questions = lambda task: self.questions(process, bare[ordinal_of(task)], task)
+            process.questions = lambda task: self.questions(
+                process, bare[ordinal_of(called(self.scenario, task, process.version))], task
+            )
         name = f"host-{actor.host}"
         log: Any = WatchedLog.around(KeepingLog(self.broker, self.cluster, name), process, self.watch)
         application = Application(
@@ -345,7 +354,7 @@ class StreamsRun(MembersRun, SimRun):
                 process.storage,
                 self.clock,
                 process,
-                lambda: self._make_ready(application, log, config),
+                lambda: self._make_ready(process, application, log, config),
                 host=Host(name),
                 instance_id=name if self.schedule.static else None,
                 session_timeout_ms=SESSION_MS,
@@ -359,14 +368,20 @@ class StreamsRun(MembersRun, SimRun):
             with instance:
                 instance.wait()
             process.is_in(State.NOT_RUNNING)
+        except KilledError:
+            self.dies_moving(actor)
+            self.hub.switch()
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
             return how_it_ended(error), describe(error)
         return End.DONE, ""
 
-    def _make_ready(self, application: Application, log: Any, config: StreamsConfig) -> None:
+    def _make_ready(self, process: Member, application: Application, log: Any, config: StreamsConfig) -> None:
         # The topics between sub-topologies are there as any input is, whether they are purged or not.
         replace(application, repartitions=()).prepare(log, config)
-        take_over(log, application.sub_topologies, config, self.clock)
+        if self.had_another:
+            self.prepare(process, config)
+        else:
+            take_over(log, application.sub_topologies, config, self.clock)
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self.hosts[actor.worker.host].release(actor.worker.process)
