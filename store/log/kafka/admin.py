@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic, _AdminClientImpl
 
 from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import Client, repeat
-from store.log.kafka.errors import cause_of, translate
+from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.protocol import GroupMember, TopicSpec
 from store.types import TopicPartition
 
@@ -169,7 +169,13 @@ class KafkaAdmin:
             # A leader that answers for its offsets takes writes.
             wanted = {ClientPartition(spec.name, number): _LATEST for number in topic.partitions}
             for future in admin.list_offsets(wanted, request_timeout=seconds).values():
-                future.result()
+                try:
+                    future.result()
+                except KafkaException as exception:
+                    if cause_of(exception).code() not in MISSING:
+                        raise
+                    # One broker has heard of the topic, and the leader not yet.
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
 
         self._repeat(f"leaders of topic {spec.name}", check)
         if found != spec.partitions:

@@ -183,13 +183,21 @@ class KafkaMember:
             self._consumer = None
 
     def _let_go_of_static(self) -> None:
-        """Drop the last reference to the client of a static member, which does not leave its group.
+        """Take back what a static member has, and drop the last reference to its client: it does not leave its group.
 
         Its `close` may be told of an assignment and of its revocation at once, and the group is no more for it once the
         first is answered: then the answer to the second is waited for, for ever, and no other thread of the process
         runs. Without `close` it is told of neither; now and then the client does not come to its end even so, and then
         a thread that nobody waits for is left.
         """
+        has, self._has = sorted(self._has), set()
+        try:
+            if has and self._fenced is None:
+                self._rebalance.revoked(has)
+        finally:
+            self._drop_client()
+
+    def _drop_client(self) -> None:
         held = [self._consumer]
         self._consumer = None
         end = Thread(target=held.clear, daemon=True)
