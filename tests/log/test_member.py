@@ -508,31 +508,33 @@ def test_a_process_that_asks_who_is_a_member_lives_on_when_the_broker_dies_meanw
 
 CLOSES = """
 import sys
-from collections.abc import Sequence
-from time import monotonic, sleep
+from time import sleep
 from store.log.kafka import KafkaLog
 
 class Owner:
     def assigned(self, partitions): print("assigned", len(partitions), flush=True)
-    def revoked(self, partitions): pass
-    def lost(self, partitions): pass
+    def revoked(self, partitions): print("revoked", len(partitions), flush=True)
+    def lost(self, partitions): print("lost", len(partitions), flush=True)
 
 bootstrap, topic, assignor = sys.argv[1:]
 log = KafkaLog(bootstrap)
-member = log.member(topic, [topic], Owner(), assignor=assignor, instance_id="one")
+groups = [f"{topic}-{number}" for number in range(16)]
+members = [log.member(group, [topic], Owner(), assignor=assignor, instance_id="one") for group in groups]
 admin = log.admin()
-while not any(one.partitions for one in admin.group_members(topic)):
-    sleep(0.1)
+for group in groups:
+    while not any(one.partitions for one in admin.group_members(group)):
+        sleep(0.1)
 admin.close()
-# The broker has given it out. A moment later its client knows, and nobody has asked it.
+# The broker has given it out. A moment later the clients know, and nobody has asked them.
 sleep(1)
-member.close()
+for member in members:
+    member.close()
 print("closed", flush=True)
 """
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_a_static_member_that_is_closed_while_its_client_has_an_assignment_to_tell_of_comes_to_its_end(
+def test_static_members_that_are_closed_while_their_clients_have_an_assignment_to_tell_of_come_to_their_end(
     log: KafkaLog, unique: Callable[[str], str], assignor: Assignor
 ) -> None:
     topic, admin = unique("in"), log.admin()
@@ -545,8 +547,8 @@ def test_a_static_member_that_is_closed_while_its_client_has_an_assignment_to_te
         timeout=120,
         check=True,
     )
-    assert ran.stdout.splitlines() == ["assigned 2", "closed"]
-    assert [one.partitions for one in admin.group_members(topic)] == [
+    assert ran.stdout.splitlines() == [*["assigned 2", "revoked 2"] * 16, "closed"]
+    assert [one.partitions for one in admin.group_members(f"{topic}-0")] == [
         (TopicPartition(topic, 0), TopicPartition(topic, 1))
     ]
     admin.close()
