@@ -61,12 +61,17 @@ def test_after_an_end_in_order_stores_are_where_the_other_version_looks(store: s
 
 
 @pytest.mark.requirement("13627.4")
-@pytest.mark.parametrize("store", ["txn_rocksDB", "rocksDB"])
-def test_whichever_change_a_process_dies_before_the_next_goes_on_and_nothing_is_restored(store: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "runtime"),
+    [("txn_rocksDB", Runtime.WORKER), ("rocksDB", Runtime.WORKER), ("rocksDB", Runtime.STREAMS)],
+)
+def test_whichever_change_a_process_dies_before_the_next_goes_on_and_nothing_is_restored(
+    store: str, runtime: Runtime
+) -> None:
     changes = 1
     while True:
         step = Step("reorder", wait=6, amount=changes)
-        events = run(step, hosts=1, **{"default.dsl.store": store})
+        events = run(step, hosts=1, runtime=runtime, **{"default.dsl.store": store})
         assert replayed_after(events, "reorder") == 0
         if not any(isinstance(one, Injected) and one.fault == "kill" for one in events):
             break
@@ -76,11 +81,13 @@ def test_whichever_change_a_process_dies_before_the_next_goes_on_and_nothing_is_
 
 @pytest.mark.requirement("13627.4")
 @pytest.mark.parametrize("at", [point for point in Point if "batch" not in point])
-def test_whatever_the_processes_were_at_when_they_were_killed(at: Point) -> None:
+@pytest.mark.parametrize("how", [{}, {"hosts": 2, "runtime": Runtime.STREAMS}], ids=["workers", "members"])
+def test_whatever_the_processes_were_at_when_they_were_killed(at: Point, how: dict[str, object]) -> None:
     events = run(
         Step("abort_commit", task="1_0", wait=2),
         Step("kill_and_reorder", task="1_0", at=at, amount=7),
         Step("kill_and_reorder", wait=3),
+        **how,
     )
     struck = [one.fault for one in events if isinstance(one, Injected)]
     assert "kill_and_reorder" in struck
@@ -94,32 +101,6 @@ def test_members_of_a_group_end_and_come_back_as_the_other_version(static: bool)
     )
     assert [one.fault for one in events if isinstance(one, Injected)].count("reorder") >= 2
     assert replayed_after(events, "reorder") == 0
-
-
-@pytest.mark.requirement("13627.4")
-def test_whichever_change_a_member_dies_before_the_next_goes_on_and_nothing_is_restored() -> None:
-    changes = 1
-    while True:
-        step = Step("reorder", wait=6, amount=changes)
-        events = run(step, hosts=1, runtime=Runtime.STREAMS, **{"default.dsl.store": "rocksDB"})
-        assert replayed_after(events, "reorder") == 0
-        if not any(isinstance(one, Injected) and one.fault == "kill" for one in events):
-            break
-        changes += 3
-    assert changes > 40
-
-
-@pytest.mark.requirement("13627.4")
-@pytest.mark.parametrize("at", [point for point in Point if "batch" not in point])
-def test_whatever_members_were_at_when_they_were_killed(at: Point) -> None:
-    events = run(
-        Step("abort_commit", task="1_0", wait=2),
-        Step("kill_and_reorder", task="1_0", at=at, amount=7),
-        Step("kill_and_reorder", wait=3),
-        hosts=2,
-        runtime=Runtime.STREAMS,
-    )
-    assert "kill_and_reorder" in [one.fault for one in events if isinstance(one, Injected)]
 
 
 @pytest.mark.requirement("13627.3")

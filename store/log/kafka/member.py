@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import FencedError, ProtocolError, RetriableError
@@ -167,7 +167,7 @@ class KafkaMember:
         if self._consumer is None:
             return
         try:
-            self._hear_the_rest(self._consumer.poll)
+            self._hear_the_rest()
         finally:
             self._closed = True
             if self._instance_id is None:
@@ -208,17 +208,15 @@ class KafkaMember:
                 "the client of member %s of group %s does not end", self._instance_id, self._group_id
             )
 
-    def _hear_the_rest(self, poll: Callable[[float], Message | None]) -> None:
+    def _hear_the_rest(self) -> None:
         """Let the client tell what it has to tell, before it is closed."""
-        try:
-            for _ in range(_MOST_TOLD):
-                try:
-                    if poll(0.0) is None:
-                        return
-                except _ToldError as told:
-                    told.__traceback__ = None
-        finally:
-            del poll
+        assert self._consumer is not None
+        for _ in range(_MOST_TOLD):
+            try:
+                if self._consumer.poll(0.0) is None:
+                    return
+            except _ToldError as told:
+                told.__traceback__ = None
 
     def _replace(self) -> None:
         self._check_not_taken()
