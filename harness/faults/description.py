@@ -42,8 +42,6 @@ class Capability(StrEnum):
     """All processes of the pipeline can be started again with another version of it."""
     MEMBERS = "members"
     """Members of a consumer group can be what drives the tasks."""
-    REPLACES = "replaces"
-    """A thread that fails can be replaced by another one in its process."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -87,7 +85,6 @@ SIMULATED = frozenset(
         Capability.FILES,
         Capability.VERSIONS,
         Capability.MEMBERS,
-        Capability.REPLACES,
         Capability.SHARED,
         Capability.CLOCKS,
     }

@@ -75,7 +75,7 @@ FAULTS = (
         removes_state=True,
         after="lose_host",
         # Spark brings a task elsewhere when its machine goes, and so back to a stale disk by itself.
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         apply=lambda stage, actor, _: stage.return_host(actor),
     ),
     Fault(

@@ -66,7 +66,7 @@ FAULTS = (
         excuses=STARTS_AGAIN | {Excuse.FAIL},
         suspends=True,
         amount=_WAYS,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         figures=frozenset({Figure.LINKS_CUT, Figure.ZOMBIES}),
         apply=lambda stage, actor, step: stage.isolate(actor, step.amount),
     ),

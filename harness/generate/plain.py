@@ -77,7 +77,7 @@ THREADS = 0.3
 """The share of the schedules by members of a group in which each process has two threads."""
 
 REPLACED = 0.5
-"""The share of the schedules by members of a group in which a thread that fails is replaced, where it can be."""
+"""The share of the schedules by members of a group in which a thread that fails is replaced."""
 
 PLAIN = 0.25
 """The share of the schedules with input that is written without transactions."""
@@ -271,7 +271,6 @@ class _Generator:
         self._asked = asked
         wanted = frozenset[Capability]() if asked is None else asked.fault.needs
         self._files = files or Capability.FILES in wanted
-        self._replaces = Capability.REPLACES in capabilities
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         # Those of one runtime come at every so many indices.
@@ -405,7 +404,7 @@ class _Generator:
         if self._runtime is not Runtime.STREAMS:
             return schedule
         threads = {"num.stream.threads": 2} if random.random() < THREADS else {}
-        replaced = random.random() < REPLACED and self._replaces
+        replaced = random.random() < REPLACED
         return replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:

@@ -168,6 +168,6 @@ def schedules(
         shared=runtime is Runtime.WORKER and Capability.SHARED in capabilities and draw(st.booleans()),
         choices=tuple(draw(st.lists(st.integers(0, 3), max_size=10))),
         static=runtime is Runtime.STREAMS and draw(st.booleans()),
-        replaced=runtime is Runtime.STREAMS and Capability.REPLACES in capabilities and draw(st.booleans()),
+        replaced=runtime is Runtime.STREAMS and draw(st.booleans()),
         plain=draw(st.booleans()),
     )

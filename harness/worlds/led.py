@@ -157,6 +157,13 @@ class Failing(NamedTuple):
     lost: Mapping[tuple[int, str], str]
 
 
+class Handles(NamedTuple):
+    """A thread of a member has failed and is closed. Answered with whether another one takes its place."""
+
+    reason: End
+    error: str
+
+
 class Of(NamedTuple):
     """What a process of several tasks says of one of them. Answered as what it says."""
 
@@ -196,6 +203,7 @@ Message = (
     | Given
     | CameRound
     | Failing
+    | Handles
     | Of
     | Finished
     | Died

@@ -4,7 +4,7 @@ One process per host takes part in the application's group by each of its thread
 incarnation from the moment at which its directory is locked until its thread lets go of it. A process that is killed is
 started again at once, as a supervisor does, and whoever has its tasks next has them by the group: its own sessions have
 to end first, unless it has static members. One that stands still loses its tasks when its sessions end. By a setting of
-the schedule a thread that fails is replaced where its process would be started again, in worlds that can have it so.
+the schedule a thread that fails is replaced where its process would be started again.
 
 Must survive: a process that was given nothing, and so has no incarnation that could be struck; one whose tasks go to
 others while it sleeps in the middle of a step; and errors of a thread itself, in nobody's code.

@@ -22,11 +22,12 @@ from harness.history import (
     StateObserved,
 )
 from harness.oracles import judge
-from harness.schedule import Edge, Input, Query, Runtime, Schedule, Step
+from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
+from harness.worlds.actors import Actor
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.world import LocalWorld
+from harness.worlds.local.world import LocalStreamsRun, LocalWorld
 from scenarios import load
 from store.points import Point
 from tests.deciding import decided
@@ -56,6 +57,7 @@ def schedule(
     *steps: Step,
     hosts: int = 2,
     static: bool = False,
+    replaced: bool = False,
     waves: int = 1,
     settings: Mapping[str, object] = NOTHING,
 ) -> Schedule:
@@ -67,6 +69,7 @@ def schedule(
         partitions=3,
         hosts=hosts,
         static=static,
+        replaced=replaced,
         waves=waves,
         settings={"poll.records": 1, "commit.records": 2, **settings},
     )
@@ -197,6 +200,25 @@ def test_two_threads_of_a_process_share_its_tasks_and_an_error_of_one_ends_both(
     assert {task for task, _ in started(events, after="fail_processing")} == {"0_0", "0_1", "0_2"}
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_thread_that_fails_is_replaced_and_its_process_goes_on(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    begun: list[Actor] = []
+    start_process = LocalStreamsRun.start_process
+
+    def counted(run: LocalStreamsRun, actor: Actor) -> None:
+        begun.append(actor)
+        start_process(run, actor)
+
+    monkeypatch.setattr(LocalStreamsRun, "start_process", counted)
+    fails = Step("fail_processing", task="0_1", wait=4)
+    events = run(world, schedule(fails, hosts=1, replaced=True, settings={"num.stream.threads": threads}))
+    assert len(begun) == 1
+    assert [event.reason for event in events if isinstance(event, Ended) and event.error] == [End.FAILED]
+    assert "0_1" in {task for task, _ in started(events, after="fail_processing")}
+
+
 def test_stores_of_members_are_asked(world: LocalWorld) -> None:
     asked = Step(query=Query("accounts"), task="0_1", at=Point.RECORD_PROCESSED, wait=12)
     (answer,) = (event for event in run(world, schedule(asked)) if isinstance(event, Queried))
@@ -288,6 +310,14 @@ def test_each_fault_that_strikes_members_here_happens_and_is_survived(world: Loc
                 Step("wipe", task="0_1", at=Point.STORE_COMMITTED, wait=10),
                 hosts=1,
                 settings={"restore.batch.records": 1},
+            ),
+        ),
+        (
+            "tasks-are-asked-as-copies",
+            schedule(
+                Step(
+                    query=Query("accounts", QueryKind.KEY, key="key 1"), task="0_1", at=Point.RECORD_PROCESSED
+                )
             ),
         ),
         ("positions-of-members-go-nowhere", schedule(settings={"processing.guarantee": "at_least_once"})),

@@ -22,6 +22,8 @@ class StreamsContainerRun(StreamsRun, ContainerRun):
     """One run of one schedule by members of a group, on hosts in containers."""
 
     def start_process(self, actor: Actor) -> None:
+        # Where all begin as another version, one may have been cut off.
+        self.heal(actor.host)
         make_room(self.machine.host(actor.host).disk)
         super().start_process(actor)
 

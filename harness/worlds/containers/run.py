@@ -147,8 +147,9 @@ class ContainerRun(RealRun):
         """Of them, those that were let go on already."""
         self.unmet: list[str] = []
         """Faults that struck nothing."""
-        self._lost_disks: dict[tuple[str, int], tuple[Path, Mapping[str, Any]]] = {}
-        """Task and host → what was on the disk that the host has lost last, and the settings that it was made with."""
+        self._lost_disks: dict[tuple[str, int], tuple[Path, tuple[Mapping[str, Any], int]]] = {}
+        """Task and host → what was on the disk that the host has lost last, and the settings and the version of the
+        pipeline that it was made with."""
         self._comes_back = False
         """Whether a disk that was lost is just taking the place of the one that is wiped."""
 
@@ -176,7 +177,7 @@ class ContainerRun(RealRun):
             old, _ = self._lost_disks.pop(place)
             old.rename(self.state_of(actor))
         if wiped is not None:
-            self._lost_disks[place] = wiped, actor.settings
+            self._lost_disks[place] = wiped, (actor.settings, self.laid_out[actor.host])
         return wiped
 
     def suspend(self, actor: Actor) -> None:
@@ -254,10 +255,11 @@ class ContainerRun(RealRun):
         self.lasting.append(Spoilt(f"the {link} link of host {actor.host}", disturbance))
 
     def isolate(self, actor: Actor, way: int) -> None:
+        process = actor.worker
         there = [
             worker
             for worker in self.processes
-            if worker.host == actor.host and worker.life is Life.RUNNING and worker is not actor
+            if worker.host == actor.host and worker.life is Life.RUNNING and worker is not process
         ]
         if self._isolated or self.lasting:
             raise SkipError("a link is spoilt already")
@@ -274,8 +276,12 @@ class ContainerRun(RealRun):
                 self.suspend(standby)
                 self.forget(standby)
             self.pause(actor)
-            self._told.add(actor)
-            self.processes[actor].answer(self.go(actor))
+            for one in process.crew:
+                if one is not actor:
+                    # Of a process that is stopped nothing can fail, and this one runs on.
+                    self.director.struck_too(one, "isolate")
+            self._told.add(process)
+            self.processes[process].answer(self.go(self.at_work(process)))
             for other in active:
                 self.pause(other)
                 self.director.struck_too(other, PAUSE)
@@ -294,8 +300,6 @@ class ContainerRun(RealRun):
             self.may_wipe(actor)
         others = [worker for worker in self.processes if worker.host == actor.host and worker is not actor]
         self.bounce(actor.host)
-        for one in [one for one in self._isolated if one.host == actor.host]:
-            self._isolated.pop(one).heal()
         for other in others:
             self._die(other)
             self.end(other, wipe=wipe, power=False)
@@ -308,14 +312,20 @@ class ContainerRun(RealRun):
         """Kill a host, and start it again."""
         host = self.machine.host(number)
         host.kill()
+        self.heal(number)
         host.start()
+
+    def heal(self, number: int) -> None:
+        """Give a host its link again, if it is cut off."""
+        for one in [one for one in self._isolated if one.host == number]:
+            self._isolated.pop(one).heal()
 
     def return_host(self, actor: Actor) -> None:
         _, made_with = self._lost_disks.get((actor.task, actor.host), (None, None))
         if made_with is None:
             raise SkipError(f"host {actor.host} has lost no disk with state of task {actor.task}")
-        if made_with != actor.settings:
-            raise SkipError("the task has other settings since")
+        if made_with != (actor.settings, self.laid_out[actor.host]):
+            raise SkipError("the task has other settings since, or another name")
         self._comes_back = True
         try:
             self.kill_host(actor, wipe=True)

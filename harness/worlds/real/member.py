@@ -24,7 +24,7 @@ from harness.history import End
 from harness.schedule import Edge, Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import CameRound, Failing, Given, Go, Led, Locked, Message, Of, prepare_led
+from harness.worlds.led import CameRound, Failing, Given, Go, Handles, Led, Locked, Message, Of, prepare_led
 from harness.worlds.membership import Locking, Telling, Told
 from harness.worlds.process import (
     Alternating,
@@ -47,7 +47,7 @@ from store.recovery.directory import StateDirectory
 from store.streams import thread as threads
 from store.streams.application import Application
 from store.streams.assignment import Assignment
-from store.streams.instance import SystemThreads, Thread
+from store.streams.instance import StreamThreadExceptionResponse, SystemThreads, Thread
 from store.streams.streams import Streams
 from store.streams.thread import StreamThread
 from store.streams.topology import Topology
@@ -103,6 +103,8 @@ def run_member(
         rebalance_timeout_ms=REBALANCE_MS,
     )
     streams.be_led_by(control)
+    if schedule.replaced:
+        streams.set_uncaught_exception_handler(control.handle)
     points.arm(control.reached)
     points.follow(control.entered)
     try:
@@ -256,6 +258,7 @@ class _Control(SystemThreads):
         self.storage = ObservedStorage(locking, self, self.watch.calls & OF_STORAGE, self._named)
         self.line = _Line()
         self._scenario = scenario
+        self._config = config
         self._ask = ask
         self._prefix = f"{parts[0].application_id}-"
         self._parts = parts
@@ -326,6 +329,12 @@ class _Control(SystemThreads):
             self.say(Of(self.at, Failing(number, self._lost())))
             raise
 
+    def handle(self, error: Exception) -> StreamThreadExceptionResponse:
+        """What becomes of a thread that has failed, and is closed."""
+        if self.say(Handles(how_it_ended(error), describe(error))):
+            return StreamThreadExceptionResponse.REPLACE_THREAD
+        return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+
     def _lost(self) -> Mapping[tuple[int, str], str]:
         return {
             key: error for one in list(self._joined) for key, error in one.taken_over(self._named).items()
@@ -342,7 +351,15 @@ class _Control(SystemThreads):
         if task not in self._led or self._led[task][0] != (thread, standby):
             led = Led(lambda message: self.say(Of(task, message)), self._prefix, task, 0, standby=standby)
             topology, partition = self._parts[ordinal_of(self._called(task))], partition_of(task)
-            questions = Questions(self._scenario, topology, partition, self._prefix, led.answered)
+            questions = Questions(
+                self._scenario,
+                topology,
+                partition,
+                self._prefix,
+                led.answered,
+                default=self._config.default_state_isolation_level,
+                instance=self.streams,
+            )
             self._led[task] = (thread, standby), led, questions
         self.say(Locked(task, thread))
 

@@ -26,6 +26,7 @@ from harness.worlds.led import (
     Fences,
     Finished,
     Given,
+    Handles,
     Locked,
     Message,
     Of,
@@ -35,7 +36,6 @@ from harness.worlds.led import (
 )
 from harness.worlds.members import Holder, MembersRun, note_commit
 from harness.worlds.real.member import LOOKS_S
-from harness.worlds.real.processes import WorkerProcess
 from harness.worlds.real.run import Machine, RealRun
 from scenarios import Scenario
 
@@ -145,8 +145,8 @@ class StreamsRun(MembersRun, RealRun):
     def holder(self, actor: Actor) -> Member:
         return self.by_actor[actor]
 
-    def go_on(self, actor: Actor, process: WorkerProcess) -> None:
-        process.answer(self.go(self.by_actor[actor].at))
+    def at_work(self, actor: Actor) -> Actor:
+        return self.by_actor[actor].at
 
     def turn(self, actor: Actor) -> None:
         process, member = self.processes[actor], self.by_actor[actor]
@@ -179,6 +179,8 @@ class StreamsRun(MembersRun, RealRun):
             member.locked(message.task, message.thread)
         elif isinstance(message, Given):
             member.heard(message)
+        elif isinstance(message, Handles):
+            return Decision.GO, member.is_replaced(message.reason, message.error)
         elif isinstance(message, Preparing | Fences | Changing | Prepared):
             return self.noted(member.actor, message)
         elif isinstance(message, Of):

@@ -231,7 +231,11 @@ class RealRun(VersionedRun):
 
     def go_on(self, actor: Actor, process: WorkerProcess) -> None:
         """Answer its last report: `Ready`, `Idle`, or a point at which it let others go first or stood still."""
-        process.answer(self.go(actor))
+        process.answer(self.go(self.at_work(actor)))
+
+    def at_work(self, actor: Actor) -> Actor:
+        """Of those that a process runs, whose code it is in."""
+        return actor
 
     def next_of(self, process: WorkerProcess) -> Message:
         """What a process that was let go on reports next."""
