@@ -27,6 +27,7 @@ from store.log.kafka import client as clients
 from store.log.kafka import producer as producers
 from store.log.kafka.client import Client
 from store.log.kafka.errors import translate
+from store.log.kafka.producer import BatchBytes
 from store.log.protocol import Assignor, GroupMember
 from store.types import IsolationLevel, TopicPartition
 
@@ -167,7 +168,7 @@ def raised(code: int, **flags: bool) -> KafkaException:
 
 
 def producer_over(native: Mock, timeout: float = 30.0) -> KafkaProducer:
-    return KafkaProducer(Client("nobody:1", timeout, {}), native, "id", Mock())
+    return KafkaProducer(Client("nobody:1", timeout, {}), native, "id", Mock(), BatchBytes(1_000_000))
 
 
 def test_a_commit_that_was_sent_and_then_fails_for_good_has_an_unknown_outcome() -> None:
@@ -266,7 +267,9 @@ def commit_positions(of: str, consumer: Mock) -> None:
             POSITIONS, "beside"
         )
     else:
-        KafkaPlainProducer(client, Mock(), lambda _: consumer).commit_offsets("group", POSITIONS, "beside")
+        KafkaPlainProducer(client, Mock(), lambda _: consumer, BatchBytes(1_000_000)).commit_offsets(
+            "group", POSITIONS, "beside"
+        )
 
 
 @pytest.mark.parametrize("of", ["a plain producer", "a member"])

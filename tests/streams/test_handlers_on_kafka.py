@@ -123,6 +123,29 @@ def test_what_is_refused_is_left_out_and_all_else_arrives(
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_changelog_that_takes_small_batches_alone_takes_all_changes_in_the_end(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, guarantee: Guarantee
+) -> None:
+    name = unique("batches")
+    source = f"{name}-in"
+
+    def process(context: Context, record: Record) -> None:
+        context.store("kept").put(record.key, record.value)
+
+    topology = Topology(name, (source,), (), ("kept",), process)
+    (changelog,) = topology.internal_topics(1)
+    limited = changelog._replace(config={**changelog.config, "max.message.bytes": "5000"})
+    admin = log.admin()
+    admin.create_topics([limited])
+    admin.close()
+    config = StreamsConfig(processing_guarantee=guarantee, **SELDOM)
+    run(topology, [], config, log, tmp_path, [b"v" * 500] * RECORDS)
+    assert [key for key, _ in outputs(log, changelog.name)][-RECORDS:] == [
+        b"%d" % number for number in range(RECORDS)
+    ]
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
 def test_dead_letters_that_are_too_large_are_sent_without_the_value(
     log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, guarantee: Guarantee
 ) -> None:

@@ -17,7 +17,7 @@ from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
 from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, build
 from store.log.kafka.member import KafkaMember
-from store.log.kafka.producer import KafkaPlainProducer, KafkaProducer
+from store.log.kafka.producer import BATCH_BYTES, BatchBytes, KafkaPlainProducer, KafkaProducer
 from store.log.kafka.reader import KafkaReader
 from store.log.protocol import Assignor, Rebalance
 
@@ -42,16 +42,21 @@ class KafkaLog:
         if timeout <= 0:
             raise ConfigError("timeout", timeout, "a number of seconds above 0")
         self._metadata: dict[str, object] = {}
+        batch = str(self._config.get("batch.size", BATCH_BYTES))
+        if not batch.isdecimal() or int(batch) < 1:
+            raise ConfigError("batch.size", batch, "a number of bytes above 0")
+        self._batches = BatchBytes(int(batch))
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> KafkaProducer:
         client = Client(self.bootstrap, self.timeout, self._config)
         own: Config = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
+            "batch.size": self._batches.most,
         }
         often: Config = {"connections.max.idle.ms": client.idle_ms()}
         made = build(ClientProducer, client.config(PRODUCER, TRANSACTIONAL, often, self._config, own))
-        return KafkaProducer(client, made, transactional_id, self._group_metadata)
+        return KafkaProducer(client, made, transactional_id, self._group_metadata, self._batches)
 
     def plain_producer(self) -> KafkaPlainProducer:
         client = Client(self.bootstrap, self.timeout, self._config)
@@ -59,9 +64,9 @@ class KafkaLog:
         def committer(group_id: str) -> Consumer:
             return build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
 
-        return KafkaPlainProducer(
-            client, build(ClientProducer, client.config(PRODUCER, self._config)), committer
-        )
+        own: Config = {"batch.size": self._batches.most}
+        made = build(ClientProducer, client.config(PRODUCER, self._config, own))
+        return KafkaPlainProducer(client, made, committer, self._batches)
 
     def reader(self) -> KafkaReader:
         return KafkaReader(Client(self.bootstrap, self.timeout, self._config), self._config)

@@ -1,7 +1,8 @@
 """Producers, with transactions and without.
 
 Must survive: a successor that takes the transactional id over, a commit whose answer never comes, records that the
-broker refuses one by one, and the client's own surprises, which are noted where they are met.
+broker refuses one by one, batches of records each of which it would take, and the client's own surprises, which are
+noted where they are met.
 """
 
 from __future__ import annotations
@@ -35,11 +36,31 @@ from store.types import Content, Headers, TopicPartition
 
 _SERVE_EVERY = 1000
 
+BATCH_BYTES = 1_000_000
+"""What the client puts into one batch for a partition at the most, by default (`batch.size`)."""
+
+
+class BatchBytes:
+    """How many bytes of records the producers of one log put into a batch, those that are made from now on.
+
+    A topic's `max.message.bytes` bounds batches, not records. The client does not divide one that was refused, as
+    Kafka's own does, and its size is that of all topics, so it is the next producer whose batches are smaller. In the
+    end each record is a batch. Any thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def refused(self, most: int) -> None:
+        """A producer of batches of up to `most` bytes had one refused that was of several records."""
+        # Others may have found the same.
+        self.most = min(self.most, max(1, most // 8))
+
 
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused")
+    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused", "too_large")
 
     def __init__(self) -> None:
         self.refused: list[Content] = []
@@ -47,6 +68,8 @@ class _Deliveries:
         """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
+        self.too_large = 0
+        """How many records were in a batch that was refused for its size."""
         self.failure: KafkaError | None = None
         self.failed = 0
         """How many records were not delivered."""
@@ -71,6 +94,7 @@ class _Deliveries:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
+            self.too_large += error.code() == KafkaError.MSG_SIZE_TOO_LARGE
 
     @property
     def is_of_one(self) -> bool:
@@ -78,10 +102,20 @@ class _Deliveries:
         return len(self.refused) == self.failed == 1 and not self.reached and self.lost is None
 
     @property
+    def is_divisible(self) -> bool:
+        """Whether smaller batches of the same records may be taken."""
+        return self.too_large > 1
+
+    @property
     def which(self) -> str:
-        """A record that was not delivered, in words."""
+        """What was not delivered, in words."""
         topics = sorted({topic for topic, *_ in self.refused})
-        named = "a record" + (f" for {' or '.join(topics)}" if topics else "")
+        what = f"a batch of {self.too_large} records" if self.is_divisible else "a record"
+        named = what + (f" for {' or '.join(topics)}" if topics else "")
+        if self.is_divisible:
+            named += (
+                ", which smaller ones of the next producer may take the place of (kafka={'batch.size': …}),"
+            )
         if not self.by_time:
             return named
         return (
@@ -153,8 +187,10 @@ def _positions(offsets: Mapping[TopicPartition, int], metadata: str) -> list[Cli
 class _Sender:
     """What both kinds of producers do alike: queue records, and wait until they are delivered."""
 
-    def __init__(self, client: Client, producer: ClientProducer, name: str) -> None:
+    def __init__(self, client: Client, producer: ClientProducer, name: str, batches: BatchBytes) -> None:
         self._client = client
+        self._batches = batches
+        self._batch_bytes = batches.most
         self._producer: ClientProducer | None = producer
         self._send: Callable[..., None] | None = producer.produce
         """None where it is known that nothing can be produced any more."""
@@ -266,6 +302,8 @@ class _Sender:
         self._send = None
         if producer is None:
             return
+        if self._deliveries.is_divisible:
+            self._batches.refused(self._batch_bytes)
         # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
         try:
             producer.purge(blocking=False)
@@ -302,8 +340,9 @@ class KafkaProducer(_Sender):
         producer: ClientProducer,
         transactional_id: str,
         metadata: Callable[[str], object],
+        batches: BatchBytes,
     ) -> None:
-        super().__init__(client, producer, transactional_id)
+        super().__init__(client, producer, transactional_id, batches)
         self._metadata = metadata
         self._open = False
         self._commit_sent = False
@@ -390,12 +429,17 @@ class KafkaProducer(_Sender):
             raise
         self._end()
 
-    @_remembers_fencing
     def abort_transaction(self) -> None:
+        self._abort()
+        if self._deliveries.is_divisible:
+            raise FatalLogError(f"{self._id}: aborted, and its next batches would be as large as that one")
+        self._end()
+
+    @_remembers_fencing
+    def _abort(self) -> None:
         producer = self._live()
         self._let_begin(producer)
         self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
-        self._end()
 
     def _let_begin(self, producer: ClientProducer) -> None:
         """Have the transaction begin at the broker before it is aborted, if its records are on their way.
@@ -476,9 +520,13 @@ class KafkaPlainProducer(_Sender):
     """`store.log.protocol.PlainProducer` over one idempotent librdkafka producer. Not thread-safe."""
 
     def __init__(
-        self, client: Client, producer: ClientProducer, committer: Callable[[str], Consumer]
+        self,
+        client: Client,
+        producer: ClientProducer,
+        committer: Callable[[str], Consumer],
+        batches: BatchBytes,
     ) -> None:
-        super().__init__(client, producer, "the plain producer")
+        super().__init__(client, producer, "the plain producer", batches)
         self._make_committer = committer
         self._committers: dict[str, Consumer] = {}
 
