@@ -13,7 +13,7 @@ from typing import Literal
 
 from store.config import StreamsConfig
 from store.errors import ConfigError, LogError
-from store.log import Log, Reader, TopicSpec
+from store.log import GroupReader, Log, Reader, TopicSpec
 from store.streams.description import mermaid, text
 from store.streams.internal_topics import (
     Repartition,
@@ -118,6 +118,8 @@ class Application:
             new: list[str] = []
             for changelog in changelogs:
                 _count(reader, changelog, {}, new)
+            # Asked before they are made: who starts again after an error finds them there.
+            warnings = self._lost_changelogs(reader, frozenset(new))
             try:
                 admin.create_topics(specs)
             except LogError as error:
@@ -125,31 +127,34 @@ class Application:
                 raise
             for spec in specs:
                 check_kept(spec, admin.topic_config(spec.name))
-            self._warn_of_lost_changelogs(reader, frozenset(new))
+            for warning in warnings:
+                _log.warning("%s", warning)
         finally:
             admin.close()
             reader.close()
         return found | {spec.name: spec.partitions for spec in specs if spec.name in internal}
 
-    def _warn_of_lost_changelogs(self, reader: Reader, new: frozenset[str]) -> None:
-        """Say so where a changelog is made for input that was processed before. A store that is added has none of it
-        either; but if the changelog was deleted, and the state with it, nothing else tells that the store lacks all."""
+    def _lost_changelogs(self, reader: GroupReader, new: frozenset[str]) -> list[str]:
+        """What is to be said where a changelog is made for input that was processed before. A store that is added has
+        none of it either; but if the changelog was deleted, and the state with it, nothing else tells that the store
+        lacks all."""
+        said: list[str] = []
         for one in self.sub_topologies:
-            if not (lacking := sorted(new.intersection(one.changelogs.values()))):
-                continue
-            for source in one.sources:
-                position = reader.committed(self.application_id, TopicPartition(source, 0))
-                if position:
-                    _log.warning(
-                        "made %s, while the group %s has processed %s-0 up to %d: a store that has no state on disk "
-                        "begins with nothing of that. If it is not a new store, its changelog was deleted: to count "
-                        "all again, set the group back (kafka-consumer-groups.sh --reset-offsets --to-earliest)",
-                        ", ".join(lacking),
-                        self.application_id,
-                        source,
-                        position,
-                    )
-                    break
+            lacking = sorted(new.intersection(one.changelogs.values()))
+            # Of the last commit: a process that was killed may have left another one pending.
+            processed = [
+                TopicPartition(source, 0)
+                for source in (one.sources if lacking else ())
+                if reader.committed_metadata(self.application_id, TopicPartition(source, 0), stable=False)
+            ]
+            if processed:
+                said.append(
+                    f"made {', '.join(lacking)}, while the group {self.application_id} has processed records of "
+                    f"{processed[0]}: a store that has no state on disk begins with nothing of those. If it is not a "
+                    "new store, its changelog was deleted: to count all again, set the group back "
+                    "(kafka-consumer-groups.sh --reset-offsets --to-earliest)"
+                )
+        return said
 
     def _check_partitions(
         self, error: LogError, specs: Iterable[TopicSpec], reader: Reader, found: Mapping[str, int]

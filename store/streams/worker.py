@@ -239,9 +239,7 @@ class Worker:
         if self._lost and not self._partitions:
             self._untold = {}
             raise TaskLostError(self._lost)
-        if self._untold:
-            untold, self._untold = self._untold, {}
-            raise TaskLostError(untold)
+        self._tell_of_lost()
         return progress
 
     def _outlives(self, error: LogError) -> bool:
@@ -341,17 +339,32 @@ class Worker:
         finally:
             self._ends = None
         self._purge()
-        if self._untold:
-            untold, self._untold = self._untold, {}
-            raise TaskLostError(untold)
+        self._tell_of_lost()
         return self._processed
 
     def refresh_positions(self, partitions: Iterable[int]) -> None:
-        """Commit where these tasks stand, as an idle worker that polls does by itself now and then."""
+        """Commit where these tasks stand, as an idle worker that polls does by itself now and then.
+
+        One whose commit fails is closed: the next orders open it anew. Raises what has failed, and `TaskLostError` for
+        those that newer incarnations have taken over.
+        """
         for partition in partitions:
             task = self.tasks.get(partition)
-            if task is not None and not task.in_transaction and partition not in self._aborts:
+            if task is None or task.in_transaction or partition in self._aborts:
+                continue
+            try:
                 task.refresh_positions()
+            except FencedError as error:
+                self._give_up(partition, error)
+            except BaseException:
+                self._drop(partition)
+                raise
+        self._tell_of_lost()
+
+    def _tell_of_lost(self) -> None:
+        if self._untold:
+            untold, self._untold = self._untold, {}
+            raise TaskLostError(untold)
 
     def _purge(self) -> None:
         """Delete what is committed of the inputs that it purges."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 
-from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.broker import SimLog, SimProducer
 from harness.worlds.sim.disk import Host
 from store import points
 from store.config import StreamsConfig
 from store.errors import (
+    AbortRequiredError,
     InputChangedError,
     LogError,
+    OutcomeUnknownError,
     RetriableError,
     StoreCorruptedError,
     TaskHostError,
@@ -24,6 +27,7 @@ from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.internal_topics import Repartition
 from store.streams.topology import Context, Topology
+from store.streams.worker import REFRESH_POSITIONS_S
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
 
@@ -300,6 +304,27 @@ def test_an_order_may_ask_for_the_positions_to_be_committed_again() -> None:
     assert cluster.broker.committed_offset("app", SOURCE) is None
     host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1}, refresh=True)], 1))
     assert cluster.broker.committed_offset("app", SOURCE) == 1
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError, RetriableError, AbortRequiredError])
+def test_a_task_that_fails_to_commit_its_positions_again_is_opened_anew_by_the_next_order(
+    error: type[LogError],
+) -> None:
+    cluster = Cluster(None, (b"a", b"b"))
+    host = host_of(cluster)
+
+    def bring(end: int, *, refresh: bool) -> list[Carried]:
+        return host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: end}, refresh)], 1))
+
+    bring(2, refresh=False)
+    unanswered = patch.object(SimProducer, "commit_transaction", side_effect=error("no answer"))
+    with unanswered, pytest.raises(error):
+        bring(2, refresh=True)
+    cluster.clock.sleep(REFRESH_POSITIONS_S + 1)
+    host.tick()
+    cluster.feed(b"c")
+    (carried,) = bring(3, refresh=False)
+    assert carried.positions == {SOURCE.topic: 3}
 
 
 def test_an_error_between_two_orders_keeps_no_other_sub_topology_from_what_is_due() -> None:

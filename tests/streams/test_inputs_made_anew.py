@@ -259,8 +259,25 @@ def test_a_changelog_that_is_made_for_input_that_was_processed_is_told_of(
         cluster.broker.delete_topic(CHANGELOG.topic)
     caplog.clear()
     Application.of(cluster.topology).prepare(SimLog(cluster.broker))
-    said = f"made {CHANGELOG.topic}, while the group app has processed in-0 up to"
+    said = f"made {CHANGELOG.topic}, while the group app has processed records of in-0"
     assert (said in caplog.text) is warns
+
+
+def test_a_changelog_that_is_made_while_a_dead_process_has_positions_pending_is_told_of_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b"])
+    with cluster.task() as task:
+        cluster.run(task)
+    log = SimLog(cluster.broker)
+    dead = log.producer(cluster.topology.transactional_id(0), 60_000)
+    dead.init_transactions()
+    dead.begin_transaction()
+    dead.send_offsets("app", {TopicPartition("in", 0): 2})
+    cluster.broker.delete_topic(CHANGELOG.topic)
+    caplog.clear()
+    Application.of(cluster.topology).prepare(log)
+    assert f"made {CHANGELOG.topic}, while the group app has processed records of in-0" in caplog.text
 
 
 @pytest.mark.parametrize("sources", [("left",), ("left", "right")], ids=["alone", "of several"])
