@@ -28,7 +28,8 @@ What a task, a standby or a global store finds after each crash, and why going o
 * *Killed while a store was set aside.* Its entry goes first: data without an offset, REBUILD; or nothing at all,
   restored from the start.
 * *Away for long.* Retention may have cut the log behind the store's offset (REBUILD), or have taken all of it, with
-  nothing that the store lacked (CONTINUE); or compaction may have removed deletions that the store never saw, which
+  nothing that the store lacked (CONTINUE), which what was noted with the last commit tells where a transaction that was
+  aborted came behind that; or compaction may have removed deletions that the store never saw, which
   shows in no offset; that is judged by time, see below.
 * *The log was deleted, made anew or truncated.* It then ends before the store. Of a changelog, the store is the
   only whole copy that is left: REFUSE, nothing is changed. A global store is only a copy of its topic: REBUILD.
@@ -167,6 +168,8 @@ class Known:
     """How long the log keeps deletions, None if it is never compacted."""
     exactly_once: bool = False
     """Whether the log is written by transactions alone, so that its last offset is a marker."""
+    last_logged: Callable[[], int | None] = lambda: None
+    """The offset of the last record of the log at the last commit, asked after its bounds; None if nobody knows."""
 
 
 def decide(known: Known) -> Decision:
@@ -204,6 +207,13 @@ def decide(known: Known) -> Decision:
     if known.exactly_once and stable.earliest == stable.end and at_end(start, stable):
         return Decision(Action.CONTINUE, stable.end, f"{at}, and had all of {tp} before that expired")
     if start < stable.earliest:
+        last = known.last_logged() if known.exactly_once else None
+        if last is not None and held.offset >= last:
+            return Decision(
+                Action.CONTINUE,
+                stable.earliest,
+                f"{at}, and had all of {tp} that was committed: the records that are gone were of no commit",
+            )
         return Decision(
             Action.REBUILD, 0, f"{at}, and {tp} now starts at {stable.earliest}: the records between are gone"
         )

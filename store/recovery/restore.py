@@ -130,6 +130,8 @@ class LoggedStore(Generic[S_co]):
     """How long the changelog keeps deletions, see `tombstone_retention`. Only asked when a store lacks records."""
     count: Callable[[int], None] | None = None
     """Told of how many records each restored batch had, as `store.metrics` wants it."""
+    last_logged: Callable[[], int | None] = lambda: None
+    """The offset of the changelog's last record at the last commit, see `store.recovery.decision.Known`."""
 
 
 def tombstone_retention(log: Log, topic: str) -> Callable[[], int | None]:
@@ -164,6 +166,7 @@ def restore(
     offsets: TaskOffsets | None = None,
     tombstone_retention_ms: Callable[[], int | None] = kafka_default,
     count: Callable[[int], None] | None = None,
+    last_logged: Callable[[], int | None] = lambda: None,
 ) -> RestoreResult:
     """Apply what the changelog has after the store's committed offset.
 
@@ -180,7 +183,7 @@ def restore(
     clock, listener = settings.clock, settings.listener
     waiting = _Patience(clock, settings.patience_s)
     began = clock.time_ms()
-    place = Place(store, changelog, offsets, tombstone_retention_ms)
+    place = Place(store, changelog, offsets, tombstone_retention_ms, last_logged)
 
     def decide_at(bounds: Offsets) -> Decision:
         decision = waiting.until(lambda: place.decide(bounds, lambda: bounds.end, began))
@@ -226,6 +229,7 @@ def restore(
             raise RestoreBrokenOffError(
                 f"{whose}: the restore of {changelog} ends at offset {place.position}, before {bounds.end}"
             )
+    place.note_end()
     if not at_end(start, bounds) or place.outdated(began):
         place.reached_end(began)
     place.keep()
@@ -258,6 +262,7 @@ def open_and_restore(
                 offsets=offsets,
                 tombstone_retention_ms=logged.tombstone_retention_ms,
                 count=logged.count,
+                last_logged=logged.last_logged,
             )
         except BaseException as error:
             close_after(error, store.close)
@@ -329,6 +334,7 @@ class Place:
         changelog: TopicPartition,
         offsets: TaskOffsets | None,
         tombstone_retention_ms: Callable[[], int | None],
+        last_logged: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.store = store
         self.changelog = changelog
@@ -338,6 +344,7 @@ class Place:
         """All before this offset was read, markers and gaps included."""
         self._offsets = offsets
         self._tombstone_retention_ms = tombstone_retention_ms
+        self._last_logged = last_logged
         self._own = store.manages_offsets()
         if self._own:
             offset = store.get_committed_offset(changelog)
@@ -363,18 +370,29 @@ class Place:
                 now_ms=now_ms,
                 tombstone_retention_ms=self._tombstone_retention_ms,
                 exactly_once=self._offsets is not None and self._offsets.exactly_once,
+                last_logged=self._last_logged,
             )
         )
 
     def begin(self, start: int, bounds: Offsets) -> None:
-        """Go on there. Where retention has taken all that the store holds, note that it lacks nothing before: what is
-        written next does not follow on its own offset, and a store that lacks that would seem to lack more."""
+        """Go on there. Where retention has taken all that the store holds, that it lacks nothing before is noted."""
         self.position = start
         if self.committed is not None and self.committed.offset + 1 < start == bounds.earliest == bounds.end:
-            self.committed = self.committed._replace(offset=start - 1)
-            self.store.restore_batch((), {self.changelog: start - 1})
-            if not self._own and self._offsets is not None:
-                self._offsets.restoring(self.changelog, self.committed, 0)
+            self._note_that_nothing_lacks()
+
+    def note_end(self) -> None:
+        """All was read. Where more than a marker follows the last record, that nothing of it lacks is noted: retention
+        may take it, and a store that lacks what was of no commit would seem to lack what was."""
+        if self.committed is not None and self.committed.offset + 2 < self.position:
+            self._note_that_nothing_lacks()
+
+    def _note_that_nothing_lacks(self) -> None:
+        """Of what lies before the position."""
+        assert self.committed is not None
+        self.committed = self.committed._replace(offset=self.position - 1)
+        self.store.restore_batch((), {self.changelog: self.position - 1})
+        if not self._own and self._offsets is not None:
+            self._offsets.restoring(self.changelog, self.committed, 0)
 
     def take(self, fetch: Fetch, began: int) -> None:
         """Write what was read, and the offset that it reaches.

@@ -62,17 +62,21 @@ from store.types import TopicPartition
 _log = logging.getLogger(__name__)
 _LONGEST = 1_000
 """Characters in which all is said in plain words. A broker takes 4096 (`offset.metadata.max.bytes`), or fewer."""
-_MOST_PACKED = 2_400
+_MOST_PACKED = 2_300
 """Bytes that are packed at the most, a third more as characters."""
 _PACKED = "-packed.-"
 _INPUTS = "-inputs.-"
 _MOST_INPUTS = 40
 """Of further ones it is not noted which topics they are."""
+_LOGGED = "-logged.-"
+_MOST_LOGGED = 16
+"""Of further changelogs it is not noted how far they go."""
 _DIGEST = 5
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
 _NOTED_INPUTS = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_INPUTS)}([A-Za-z0-9_-]+) at 0")
+_NOTED_LOGGED = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_LOGGED)}([A-Za-z0-9_-]+) at 0")
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -106,8 +110,10 @@ def note(
     stream_time: int = -1,
     observed: Mapping[str, int] = MappingProxyType({}),
     inputs: str = "",
+    logged: str = "",
 ) -> str:
-    """What is noted beside the positions that a task of this ordinal commits. For `inputs` see `note_of_inputs`.
+    """What is noted beside the positions that a task of this ordinal commits. For `inputs` see `note_of_inputs`, for
+    `logged` `note_of_changelogs`.
 
     Its stream time too, if it has one, and then the largest time that each operator has observed: in plain words, or
     packed where those are too long or a name has other characters. Older versions read what is packed as the time of
@@ -115,10 +121,11 @@ def note(
     left out: those that are furthest behind. They begin anew after a restart, as in Kafka Streams.
     """
     if stream_time < 0:
-        return f"sub-topology {ordinal}{inputs}"
-    begin = f"sub-topology {ordinal}, stream time {stream_time}{inputs}"
+        return f"sub-topology {ordinal}{inputs}{logged}"
+    begin = f"sub-topology {ordinal}, stream time {stream_time}{inputs}{logged}"
     plain = begin + "".join([f", {operator} at {time}" for operator, time in observed.items()])
-    ours = plain.count(_INPUTS) == bool(inputs) and _PACKED not in plain
+    ours = (plain.count(_INPUTS), plain.count(_LOGGED)) == (bool(inputs), bool(logged))
+    ours = ours and _PACKED not in plain
     if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and ours):
         return plain
     return f"{begin}, {_PACKED}{_pack(observed)} at 0"
@@ -172,6 +179,25 @@ def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
     return {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
 
 
+def note_of_changelogs(ends: Mapping[str, int]) -> str:
+    """What a note says of how far the changelogs of stores go with that commit: the digest of a store's name, and the
+    offset of the last record of its changelog. Older versions read it as they do `note_of_inputs`."""
+    packed = b"".join([_digest(store) + varint.encode(ends[store]) for store in sorted(ends)[:_MOST_LOGGED]])
+    return f", {_LOGGED}{urlsafe_b64encode(packed).decode().rstrip('=')} at 0" if packed else ""
+
+
+def last_logged(metadata: str, store: str) -> int | None:
+    """The offset of the last record that the changelog of a store had at that commit; None where that is not noted."""
+    match = _NOTED_LOGGED.match(metadata)
+    packed = b"" if match is None else urlsafe_b64decode(match[2] + "=" * (-len(match[2]) % 4))
+    found: dict[bytes, int] = {}
+    at = 0
+    while at < len(packed):
+        name = packed[at : at + _DIGEST]
+        found[name], at = varint.decode(packed, at + _DIGEST)
+    return found.get(_digest(store))
+
+
 def observed_by(operator: str, times: Mapping[str, int]) -> int:
     """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
     return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))
@@ -194,7 +220,7 @@ def observed_times(metadata: str) -> dict[str, int]:
     match = _TIMES.fullmatch(metadata)
     times: dict[str, int] = {}
     for name, time in [] if match is None else _OBSERVED.findall(match[2]):
-        if name.startswith(_INPUTS):
+        if name.startswith((_INPUTS, _LOGGED)):
             continue
         times |= _unpack(name[len(_PACKED) :]) if name.startswith(_PACKED) else {name: int(time)}
     return times

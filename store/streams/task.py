@@ -270,6 +270,12 @@ class Task:
         )
         self._logged: dict[TopicPartition, int] = {}
         """The offset of the last record in each changelog, as this incarnation knows it."""
+        self._expiring = {
+            name: topology.changelog(name, partition)
+            for name, supplier in self._suppliers.items()
+            if supplier.logged and "retention.ms" in supplier.changelog_config()
+        }
+        """Stores of whose changelogs retention takes what is old."""
 
     def __enter__(self) -> Task:
         self.open()
@@ -495,15 +501,23 @@ class Task:
                 "--to-current --execute take the note away",
             )
 
-    @property
-    def _committed_by(self) -> str:
-        """What is noted beside the positions that this task commits."""
-        context = self._context
-        if context is None:
-            return ordinals.note(self.topology.ordinal, inputs=self._noted_inputs)
-        return ordinals.note(self.topology.ordinal, context.stream_time, context.observed, self._noted_inputs)
+    def _committed_by(self, ends: Mapping[TopicPartition, int]) -> str:
+        """What is noted beside the positions that this task commits, with these last offsets in its changelogs."""
+        assert self._context is not None
+        logged = {
+            name: last
+            for name, changelog in self._expiring.items()
+            if (last := ends.get(changelog, self._logged.get(changelog))) is not None
+        }
+        return ordinals.note(
+            self.topology.ordinal,
+            self._context.stream_time,
+            self._context.observed,
+            self._noted_inputs,
+            ordinals.note_of_changelogs(logged) if self._producer is not None else "",
+        )
 
-    def _restore(self, context: TaskContext, reader: Reader) -> None:
+    def _restore(self, context: TaskContext, reader: GroupReader) -> None:
         """Bring stores and input positions to the same Kafka commit.
 
         They are read one after the other. A successor may commit in between, if this incarnation is a zombie
@@ -567,8 +581,18 @@ class Task:
                 )
             store.commit({}, position)
 
+    def _last_logged(self, name: str, reader: GroupReader) -> int | None:
+        """How far the changelog of a store went with the last commit, as noted with that."""
+        if not self._config.exactly_once:
+            return None
+        said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
+        return max(
+            (last for note in said.values() if (last := ordinals.last_logged(note, name)) is not None),
+            default=None,
+        )
+
     def _follow_successor(
-        self, name: str, context: TaskContext, offsets: TaskOffsets, reader: Reader
+        self, name: str, context: TaskContext, offsets: TaskOffsets, reader: GroupReader
     ) -> None:
         """Bring a store that was restored to the end of its changelog again.
 
@@ -584,6 +608,7 @@ class Task:
                 replace(self._restore_settings, listener=None),
                 offsets=offsets,
                 tombstone_retention_ms=tombstone_retention(self._log, topic),
+                last_logged=partial(self._last_logged, name, reader),
             )
             return
         except (StoreCorruptedError, StoreOutOfStepError) as error:
@@ -610,7 +635,7 @@ class Task:
         supplier: StoreSupplier[StateStore],
         context: TaskContext,
         offsets: TaskOffsets,
-        reader: Reader,
+        reader: GroupReader,
     ) -> None:
         changelog = self.topology.changelog(name, self.partition)
         config = self._config
@@ -660,6 +685,7 @@ class Task:
             open_store,
             tombstone_retention(self._log, changelog.topic),
             None if self._metrics is None else lambda records: measured[-1].restored(records),
+            partial(self._last_logged, name, reader),
         )
         try:
             self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
@@ -1284,7 +1310,7 @@ class Task:
         self._check_changelogs(ends)
         reach(Point.FLUSHED)
         group = self.topology.application_id
-        send = partial(producer.send_offsets, group, self._positions, self._committed_by)
+        send = partial(producer.send_offsets, group, self._positions, self._committed_by(ends))
         yield partial(self._retry, send)
         reach(Point.OFFSETS_SENT)
         try:
@@ -1313,7 +1339,7 @@ class Task:
             self._write_positions(producer)
             yield partial(self._retry, producer.flush)
         group = self.topology.application_id
-        send = partial(producer.commit_offsets, group, self._positions, self._committed_by)
+        send = partial(producer.commit_offsets, group, self._positions, self._committed_by(ends))
         yield partial(self._retry, send)
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)

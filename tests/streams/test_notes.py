@@ -52,6 +52,34 @@ def test_it_fits_at_any_size(count: int, random: Any, bits: int) -> None:
     assert all(observed[name] <= min(known) for name in left_out), "those furthest behind"
 
 
+@given(
+    st.integers(-1, 2**41),
+    st.dictionaries(names, times, max_size=5),
+    st.dictionaries(names, st.integers(0, 2**50), max_size=20),
+)
+def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen(
+    time: int, observed: dict[str, int], ends: dict[str, int]
+) -> None:
+    inputs = ordinals.note_of_inputs({"in": "an id"})
+    said = ordinals.note(3, time, observed, inputs, ordinals.note_of_changelogs(ends))
+    noted = sorted(ends)[:16]
+    assert {store: ordinals.last_logged(said, store) for store in ends} == {
+        store: ends[store] if store in noted else None for store in ends
+    }
+    assert ordinals.made_anew(said, {"in": "another id"}) == {"in"}
+    if time >= 0:
+        assert read(said, observed) == observed
+
+
+def test_all_that_is_noted_fits_where_there_is_much_of_each() -> None:
+    observed = {f"operator {at}": at << 40 for at in range(2_000)}
+    inputs = ordinals.note_of_inputs({f"topic {at}": f"id {at}" for at in range(100)})
+    logged = ordinals.note_of_changelogs({f"store {at}": 2**48 for at in range(100)})
+    said = ordinals.note(10**6, 2**62, observed, inputs, logged)
+    assert len(said) <= TAKEN
+    assert ordinals.last_logged(said, "store 0") == 2**48
+
+
 def test_three_hundred_operators_that_are_close_together_are_all_remembered() -> None:
     observed = {f"operator {at}": 1_700_000_000_000 + at % 60_000 for at in range(300)}
     assert read(ordinals.note(0, 2**41, observed), observed) == observed

@@ -721,6 +721,50 @@ def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_in
         cluster.task(host=Host(1)).open()
 
 
+KEPT = persistent_window_store(STORE, 1_000, 100)
+
+
+@pytest.mark.requirement("129.3")
+@pytest.mark.parametrize("mechanism", ["rocksdb_indexbatch", "rocksdb_secondary"])
+@pytest.mark.parametrize("back", ["at once", "after long"])
+def test_windows_outlive_a_crash_in_a_transaction_and_an_absence_in_which_their_changelog_expires(
+    mechanism: str, back: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The aborted records lie between the store's offset and the beginning of the changelog then."""
+    config = StreamsConfig.of({"statestore.transactional.mechanism": mechanism})
+    cluster = Cluster(pipeline(windowed, KEPT), [b"a"])
+    with cluster.task(config) as task:
+        cluster.run(task)
+    cluster.feed(b"b")
+    cluster.run_until_killed(cluster.task(config), Point.FLUSHED, 1)
+    if back == "at once":
+        with cluster.task(config):
+            pass
+        # And the note of the last commit is taken away.
+        cluster.broker.commit_offsets("app", {SOURCE: 1})
+    cluster.clock.sleep(30 * 86_400.0)
+    assert cluster.broker.retain(CHANGELOG) > 0
+    with cluster.task(config) as task:
+        assert [key.key for key, _ in task.stores[STORE].all()] == [b"a"]
+    assert "is rebuilt" not in caplog.text
+
+
+@pytest.mark.requirement("129.3")
+def test_windows_that_lack_a_commit_which_has_expired_are_not_taken_for_whole() -> None:
+    cluster = Cluster(pipeline(windowed, KEPT), [b"a"])
+    with cluster.task() as task:
+        cluster.run(task)
+    cluster.feed(b"b")
+    with cluster.task(host=Host(1)) as task:
+        cluster.run(task)
+    cluster.feed(b"c")
+    cluster.run_until_killed(cluster.task(host=Host(1)), Point.FLUSHED, 1)
+    cluster.clock.sleep(30 * 86_400.0)
+    assert cluster.broker.retain(CHANGELOG) > 0
+    with cluster.task() as task:
+        assert task.stores[STORE].is_empty()
+
+
 def test_a_changelog_that_has_lost_nothing_but_what_was_aborted_is_told_of_with_a_way_to_go_on() -> None:
     cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
     cluster.run_until_killed(cluster.task(), Point.FLUSHED, 1)
