@@ -64,8 +64,12 @@ class RecordRefusedError(AbortRequiredError):
         self.by_time = by_time
 
 
-class RecordTooLargeError(LogError):
-    """The client does not take a record that is too large. Nothing was sent, and the transaction is as it was."""
+class RecordNotTakenError(LogError):
+    """The client does not take a record. Nothing was sent, and the transaction is as it was."""
+
+
+class RecordTooLargeError(RecordNotTakenError):
+    """The client does not take a record that is too large."""
 
 
 class RecordFailedError(AbortRequiredError):

@@ -25,6 +25,14 @@ class TopicPartition(NamedTuple):
 Headers = tuple[tuple[str, bytes | None], ...]
 """Names and values in their order; a name may come several times, and its value may be null."""
 
+
+class _Unreadable(tuple[tuple[str, bytes | None], ...]):
+    __slots__ = ()
+
+
+UNREADABLE: Headers = _Unreadable()
+"""The headers of a record of which a name is no text, and that the client gives none of: this object, and no other."""
+
 Content = tuple[str, bytes | None, bytes | None, Headers]
 """Topic, key, value and headers of a record: what it is that is sent, whichever partition and time it is for."""
 

@@ -296,11 +296,14 @@ class _Driver:
                 self._check(query, batch)
                 if all(one.run == run for one in self._seen):
                     return run
-                marker.begin_transaction()
-                for number in range(sink.parts):
-                    marker.produce(sink.notes, _RUN, run.encode(), partition=number)
-                marker.flush()
-                marker.commit_transaction()
+                try:
+                    marker.begin_transaction()
+                    for number in range(sink.parts):
+                        marker.produce(sink.notes, _RUN, run.encode(), partition=number)
+                    marker.flush()
+                    marker.commit_transaction()
+                except FencedError as error:
+                    raise FencedError(f"{error}. {_followed(sink)}") from error
 
     def _look(self, reader: Reader) -> None:
         self._seen = [self._sink.look_settled(reader, number, seen) for number, seen in enumerate(self._seen)]
@@ -379,6 +382,8 @@ class _Part:
                 self._commit(producer, number, seen.note, rows)
             except (FencedError, AbortRequiredError, FatalLogError) as error:
                 took = int((clock.monotonic() - began) * 1000)
+                if took < timeout and isinstance(error, FencedError):
+                    raise FencedError(f"{error}. {_followed(self.sink)}") from error
                 if took < timeout:
                     raise
                 raise TransactionTimedOutError(

@@ -23,8 +23,8 @@ from store.errors import (
     ProtocolError,
     RecordFailedError,
     RecordLostError,
+    RecordNotTakenError,
     RecordRefusedError,
-    RecordTooLargeError,
     SerdeError,
     StoreError,
     UnstableResultError,
@@ -601,7 +601,7 @@ class TaskContext:
 
     def _not_sent(self, error: LogError) -> None:
         """Raise it, but for an output that is left out."""
-        if isinstance(error, RecordTooLargeError) and self.leave_out(error):
+        if isinstance(error, RecordNotTakenError) and self.leave_out(error):
             return
         self.failure = self.failure or error
         raise error
@@ -644,7 +644,7 @@ class TaskContext:
                 refusal = self._send_unless_refused(topic, key, value, max(1, timestamp), headers)
                 if isinstance(refusal, RecordRefusedError | RecordLostError) and refusal.by_time:
                     refusal = self._send_unless_refused(topic, key, value, self.wall_clock_ms, headers)
-            except RecordTooLargeError as error:
+            except RecordNotTakenError as error:
                 refusal = error
             if refusal is None:
                 return

@@ -135,7 +135,7 @@ from store.streams.timestamps import extractor_of, invalid_timestamp
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import CHANGELOG_SLACK_MS, StoreSupplier
 from store.transaction.protocol import Written
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import UNREADABLE, IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 _BACKOFF_S = 0.005
@@ -1018,6 +1018,8 @@ class Task:
             # Whatever ends the function early leaves a part of its writes in the transaction.
             self._state = after_failure
             try:
+                if record.headers is UNREADABLE:
+                    raise _unreadable_headers(record)
                 if skipped and record.offset in skipped:
                     self._count_time(context, record)
                     context.bury(skipped[record.offset])
@@ -1569,3 +1571,10 @@ def apply_steps(
             if leaving():
                 break
     return done - first
+
+
+def _unreadable_headers(record: Record) -> DeserializationError:
+    return DeserializationError(
+        f"{record.topic}-{record.partition} offset {record.offset}: the name of a header is no UTF-8, with which the "
+        "Kafka client gives none of its headers. deserialization.exception.handler=continue passes over such records"
+    )

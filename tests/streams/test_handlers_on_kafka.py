@@ -76,7 +76,14 @@ def run(
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
 @pytest.mark.parametrize(
-    "why", ["too large for the broker", "too large by its headers", "too large for the client", "too new"]
+    "why",
+    [
+        "too large for the broker",
+        "too large by its headers",
+        "too large for the client",
+        "too new",
+        "of time 0",
+    ],
 )
 def test_what_is_refused_is_left_out_and_all_else_arrives(
     log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, why: str, guarantee: Guarantee
@@ -91,10 +98,12 @@ def test_what_is_refused_is_left_out_and_all_else_arrives(
         number = int(counts.get(b"all") or 0)
         counts.put(b"all", b"%d" % (number + 1))
         bad = record.offset in BAD
-        if why == "too new":
-            ahead = 10 * HOUR_MS if bad else 0
+        if why in ("too new", "of time 0"):
+            odd = record.timestamp + 10 * HOUR_MS if why == "too new" else 0
             made = ("made of", b"%d" % record.offset)
-            context.forward(sink, b"same", b"same", timestamp=record.timestamp + ahead, headers=(made,))
+            context.forward(
+                sink, b"same", b"same", timestamp=odd if bad else record.timestamp, headers=(made,)
+            )
         elif why == "too large by its headers":
             made = ("made of", b"%d" % record.offset)
             context.forward(sink, b"same", b"same", headers=(made, ("large", large if bad else b"")))

@@ -32,6 +32,7 @@ from store.errors import (
 )
 from store.log import Offsets
 from store.points import Point
+from store.state.window import WindowStore
 from store.streams.application import Application
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
@@ -745,7 +746,9 @@ def test_windows_outlive_a_crash_in_a_transaction_and_an_absence_in_which_their_
     cluster.clock.sleep(30 * 86_400.0)
     assert cluster.broker.retain(CHANGELOG) > 0
     with cluster.task(config) as task:
-        assert [key.key for key, _ in task.stores[STORE].all()] == [b"a"]
+        windows = task.stores[STORE]
+        assert isinstance(windows, WindowStore)
+        assert [key.key for key, _ in windows.all()] == [b"a"]
     assert "is rebuilt" not in caplog.text
 
 

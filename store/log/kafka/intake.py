@@ -30,7 +30,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
 
 from store.log.kafka.client import number
-from store.types import Headers, Record, TopicPartition
+from store.types import UNREADABLE, Headers, Record, TopicPartition
 
 MOST_BYTES = 64 << 20
 """What may be kept aside of partitions that are not being read, about."""
@@ -335,12 +335,25 @@ def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[_Row, ...
         map(Message.key, messages),
         map(Message.value, messages),
         [-1 if kind == TIMESTAMP_NOT_AVAILABLE else time for kind, time in map(Message.timestamp, messages)],
-        [_headers(headers) if headers else () for headers in map(Message.headers, messages)],
+        _all_headers(messages),
         strict=False,
     )
     return cast(tuple[_Row, ...], tuple(fields))
 
 
-def _headers(headers: HeadersType) -> Headers:
+def _all_headers(messages: Sequence[Message]) -> list[Headers]:
+    found: list[HeadersType | Headers | None] = []
+    each = map(Message.headers, messages)
+    while len(found) < len(messages):
+        try:
+            found.extend(each)
+        except SystemError:
+            # The client wants names to be UTF-8, as the protocol has them, which brokers do not check. It is asked once
+            # of each message: the second answer would be memory that was never written.
+            found.append(UNREADABLE)
+    return [_headers(one) if one else UNREADABLE if one is UNREADABLE else () for one in found]
+
+
+def _headers(headers: HeadersType | Headers) -> Headers:
     pairs = headers.items() if isinstance(headers, dict) else headers
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

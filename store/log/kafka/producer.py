@@ -21,10 +21,10 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
-    LogError,
     OutcomeUnknownError,
     ProtocolError,
     RecordLostError,
+    RecordNotTakenError,
     RecordRefusedError,
     RetriableError,
 )
@@ -250,7 +250,7 @@ class _Sender:
         """Raise where nothing, or not this, can be produced, and let the client report. Returns what produces."""
         producer = self._live()
         if timestamp == 0:
-            raise LogError(
+            raise RecordNotTakenError(
                 f"{self._id}: a record for {topic} has the time 0 (1970-01-01), which the Kafka client takes for none "
                 "and would replace by the time of day; the first time that it can write is 1 ms later"
             )

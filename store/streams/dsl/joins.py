@@ -98,8 +98,8 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long the stores keep their records."""
-        return self.size_ms + self.grace_ms
+        """How long the stores keep their records: where one difference is negative, for the whole of the other."""
+        return max(self.size_ms, self.before_ms, self.after_ms) + self.grace_ms
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,18 @@ def test_before_is_the_others_time_before_ones_own() -> None:
     assert results("inner", windows, records) == [("A,b", 10)]
 
 
+@pytest.mark.parametrize("first", [L, R])
+def test_partners_that_are_all_earlier_are_found_however_far_the_time_has_gone_on_meanwhile(
+    first: str,
+) -> None:
+    earlier = JoinWindows.of_time_difference(160)
+    windows = earlier.before(-100) if first == L else earlier.after(-100)
+    second = R if first == L else L
+    records: list[Input] = [(first, A, b"a", 10_000), (first, b"b", b"x", 10_061), (second, A, b"A", 10_150)]
+    pair = "a,A" if first == L else "A,a"
+    assert results("inner", windows, records) == [(pair, 10_150)]
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"), [("inner", []), ("left", ["A,None"]), ("outer", ["A,None", "None,a"])]
 )
@@ -473,7 +485,12 @@ RECORDS = st.lists(
     max_size=14,
 )
 
-WINDOWS = st.builds(JoinWindows, st.integers(0, 12), st.integers(0, 12), st.integers(0, 8))
+AROUND = st.builds(JoinWindows, st.integers(0, 12), st.integers(0, 12), st.integers(0, 8))
+BEFORE = st.builds(
+    lambda near, size, grace: JoinWindows(near + size, -near, grace), *[st.integers(0, 12)] * 3
+)
+AFTER = st.builds(lambda near, size, grace: JoinWindows(-near, near + size, grace), *[st.integers(0, 12)] * 3)
+WINDOWS = AROUND | BEFORE | AFTER
 
 
 @pytest.mark.requirement("x.4", "954.4")
