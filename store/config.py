@@ -98,9 +98,9 @@ class StreamsConfig:
     task_timeout_ms: int = 300_000
     """`task.timeout.ms`: how long a retriable error is retried before it becomes fatal for the task."""
     restore_batch_records: int = 10_000
-    """`restore.batch.records`: changelog records per atomic write while restoring."""
+    """`restore.batch.records`: changelog records per atomic write while restoring; of large ones fewer, about 8 MiB."""
     poll_records: int = 1_000
-    """`poll.records`: records asked for in one read of the input."""
+    """`poll.records`: records asked for in one read of the input; of large ones fewer, about 8 MiB."""
     dsl_store_suppliers_class: DslStoreSuppliers | type | str | None = None
     """`dsl.store.suppliers.class`: what makes the stores whose kind the topology leaves open: a class, its path
     (`module:Class` or `module.Class`), or suppliers. See `store.streams.dsl.suppliers` for what beats it. By default,

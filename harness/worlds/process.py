@@ -36,7 +36,7 @@ from store.errors import (
     TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
-from store.log.protocol import Arrival, Fetch, StreamingReader
+from store.log.protocol import Fetch, StreamingReader
 from store.metrics import Metrics
 from store.points import Point
 from store.recovery.restore import RestoreListener
@@ -623,7 +623,7 @@ class _ToldReader(_Watching):
             store = self._changelogs[tp.topic]
             self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
         if tp.topic in self._merged:
-            self._control.handed(tp, fetch.records, more=len(fetch.records) >= max_records)
+            self._control.handed(tp, fetch.records, more=fetch.more)
         if tp.topic in self._inputs:
             self._control.looked(tp.topic, found=bool(fetch.records))
         return fetch
@@ -634,12 +634,12 @@ class _ToldReader(_Watching):
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,
-    ) -> Mapping[TopicPartition, Arrival]:
+    ) -> Mapping[TopicPartition, Fetch]:
         """Of a reader that streams, for all tasks of a process."""
         came = cast(StreamingReader, self._inner).poll(positions, max_records, isolation, seconds)
         for tp in positions:
             if tp.topic in self._merged:
-                there = came.get(tp) or Arrival((), 0, more=False)
+                there = came.get(tp) or Fetch((), 0, more=False)
                 self._control.handed(tp, there.records, more=there.more)
         return came
 

@@ -2,7 +2,6 @@
 
 from store.log.protocol import (
     Admin,
-    Arrival,
     Assignor,
     Fetch,
     GroupMember,
@@ -23,7 +22,6 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "Admin",
-    "Arrival",
     "Assignor",
     "Fetch",
     "GroupMember",

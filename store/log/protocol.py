@@ -18,14 +18,7 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 
 class Fetch(NamedTuple):
-    """What one read returned. `next_offset` is where to read on: past markers, aborted and compacted records."""
-
-    records: Sequence[Record]
-    next_offset: int
-
-
-class Arrival(NamedTuple):
-    """What has come of one partition. `next_offset` as in `Fetch`."""
+    """What was read of a partition. `next_offset` is where to read on: past markers, aborted and compacted records."""
 
     records: Sequence[Record]
     next_offset: int
@@ -170,9 +163,10 @@ class Reader(Protocol):
         """The bounds of each of these, by as few questions as the log allows."""
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
-        """Up to `max_records` records from `offset` on, in offset order.
+        """Up to `max_records` records from `offset` on, in offset order, and no more bytes than `MAX_FETCH_BYTES`.
 
-        Fewer only when the end (for the isolation level) was reached; then `next_offset` is that end.
+        Fewer records only where the next one would be too many bytes (see `store.log.size`), or when the end (for the
+        isolation level) was reached; then `next_offset` is that end. `more` says whether it was one of the two bounds.
         """
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
@@ -206,8 +200,8 @@ class StreamingReader(GroupReader, Protocol):
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,
-    ) -> Mapping[TopicPartition, Arrival]:
-        """What has come of these partitions from these offsets on, up to `max_records` of each.
+    ) -> Mapping[TopicPartition, Fetch]:
+        """What has come of these partitions from these offsets on, up to `max_records` and `MAX_FETCH_BYTES` of each.
 
         Waits up to `seconds` while nothing has. A partition that is left out had no more when the reader last heard of
         it; one that it has not heard of yet is there, without records. `read` alone says where the end is now.

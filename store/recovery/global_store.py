@@ -21,6 +21,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import LogError, ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
 from store.log.protocol import Offsets, Reader
+from store.log.size import MAX_FETCH_BYTES, size_of
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
 from store.recovery.offsets import offset_keeping
@@ -283,17 +284,19 @@ class GlobalStore(Generic[V]):
         ).first_offset()
 
     def _commit_some(self, behind: Sequence[TopicPartition], began: int) -> dict[TopicPartition, int]:
-        """Read about a batch, from as many partitions as that takes, and commit it with all their offsets.
+        """Read about a batch, or the bytes of a fetch, from as many partitions as that takes, and commit it with all
+        their offsets.
 
         Returns the number of records of each partition that was read on.
         """
         store = self._opened()
         records: list[Record] = []
+        size = 0
         counts: dict[TopicPartition, int] = {}
         positions: dict[TopicPartition, int] = {}
         reached: dict[TopicPartition, int | None] = {}
         for tp in behind:
-            if len(records) >= self._batch:
+            if len(records) >= self._batch or size >= MAX_FETCH_BYTES:
                 break
             position = self._positions[tp]
             fetch = self._reader.read(tp, position, self._batch, IsolationLevel.READ_COMMITTED)
@@ -304,6 +307,7 @@ class GlobalStore(Generic[V]):
             keyed = [record for record in fetch.records if record.key is not None]
             counts[tp] = len(keyed)
             records += keyed
+            size += size_of(keyed)
             if fetch.records:
                 reached[tp] = fetch.records[-1].offset
                 if tp not in self._held and store.manages_offsets():

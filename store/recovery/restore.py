@@ -56,7 +56,7 @@ from store.types import IsolationLevel, TopicPartition
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 DEFAULT_BATCH = 10_000
-"""Records per read and write."""
+"""Records per read and write, at the most: of large ones a read has fewer, see `store.log.size`."""
 KEEP_TIME_EVERY_MS = 60_000
 """How old the time may be that a store on disk says it was up to date. Too early a time costs nothing but a rebuild
 after half of the tombstone retention less this."""

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from store.errors import RetriableError, UnreachableError
-from store.log import Admin, Arrival, Log, StreamingReader
+from store.log import Admin, Fetch, Log, StreamingReader
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Arrivals:
 
     def __init__(self, reader: StreamingReader) -> None:
         self._reader = reader
-        self._came: Mapping[TopicPartition, Arrival] = {}
+        self._came: Mapping[TopicPartition, Fetch] = {}
         self._asked: Mapping[TopicPartition, int] = {}
         self._silent = False
 
@@ -46,11 +46,11 @@ class Arrivals:
         self._silent = False
         return any(fetch.records for fetch in self._came.values())
 
-    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Arrival:  # noqa: ARG002
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:  # noqa: ARG002
         """All that has come from that offset on; `more` where nothing is known of what follows it."""
         if self._asked.get(tp) != offset:
-            return Arrival((), offset, more=True)
-        return self._came.get(tp) or Arrival((), offset, more=False)
+            return Fetch((), offset, more=True)
+        return self._came.get(tp) or Fetch((), offset, more=False)
 
     def partitions(self, topic: str) -> int:
         return self._reader.partitions(topic)

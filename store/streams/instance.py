@@ -415,7 +415,7 @@ class _Requests:
 
     def heard(self) -> str | None:
         """What the first one says that came since the start, or since it was asked last."""
-        records, self._next = self._reader.read(self._at, self._next, 1, IsolationLevel.READ_UNCOMMITTED)
+        records, self._next, _ = self._reader.read(self._at, self._next, 1, IsolationLevel.READ_UNCOMMITTED)
         return (records[0].value or b"").decode(errors="replace") if records else None
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ from store.errors import (
     TaskLostError,
     UnreachableError,
 )
-from store.log import Arrival, Fetch, Log, StreamingReader
+from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
@@ -93,9 +93,7 @@ writes to its inputs."""
 class _Inputs(Protocol):
     """Where the input of tasks comes from: a reader, or what has arrived."""
 
-    def read(
-        self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel
-    ) -> Fetch | Arrival: ...
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch: ...
 
     def partitions(self, topic: str) -> int: ...
 
@@ -712,8 +710,7 @@ class Worker:
                 if type(error) is not LogError:
                     raise
                 raise task.why_unreadable(error) from error
-            records, next_offset = read.records, read.next_offset
-            more = read.more if isinstance(read, Arrival) else len(records) >= room
+            records, next_offset, more = read
             if self._ends is not None:
                 end = self._ends[tp]
                 if next_offset > end:

@@ -215,13 +215,13 @@ class TestDriver:
     def _step(self, task: Task) -> bool:
         reader = self.log.reader()
         came = [
-            reader.read(tp, task.position(tp), _READ_AT_ONCE, IsolationLevel.READ_COMMITTED).records
+            reader.read(tp, task.position(tp), _READ_AT_ONCE, IsolationLevel.READ_COMMITTED)
             for tp in task.inputs
         ]
         try:
-            runs = list(task.in_time([(records, len(records) == _READ_AT_ONCE) for records in came]))
+            runs = list(task.in_time([(fetch.records, fetch.more) for fetch in came]))
         except Exception:
-            due = [records[0] for records in came if records]
+            due = [fetch.records[0] for fetch in came if fetch.records]
             if len(due) == 1:
                 self.log.take_out(due[0])
             raise

@@ -202,7 +202,7 @@ class MemoryProducer:
 
 
 class MemoryReader:
-    """Reads by offset."""
+    """Reads by offset, without a bound in bytes: all of it is in memory as it is."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -233,7 +233,7 @@ class MemoryReader:
             if isolation is IsolationLevel.READ_UNCOMMITTED or transaction is None or transaction.committed:
                 found.append(partition.records[offset])
             offset += 1
-        return Fetch(found, offset)
+        return Fetch(found, offset, more=offset < end)
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         known = self._log._positions.get((group_id, tp))

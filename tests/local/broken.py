@@ -94,7 +94,7 @@ def raise_in_reads() -> None:
 def drop_from_reads() -> None:
     def stream(*arguments: Any) -> Fetch:
         fetch = _STREAM(*arguments)
-        return Fetch(fetch.records[1:], fetch.next_offset)
+        return fetch._replace(records=fetch.records[1:])
 
     KafkaReader._stream = stream  # type: ignore[method-assign,assignment]
 

@@ -590,7 +590,7 @@ def test_read_committed_stops_at_the_last_stable_offset(place: Place) -> None:
     place.put(producer, b"b", b"c")
     producer.flush()
     assert place.reader.read(place.tp, 0, 10, RC).next_offset == 2
-    assert place.reader.read(place.tp, 3, 10, RC) == ((), 3)
+    assert place.reader.read(place.tp, 3, 10, RC) == ((), 3, False)
 
 
 def test_an_offset_beyond_the_end_is_an_error_that_names_what_there_is(place: Place) -> None:

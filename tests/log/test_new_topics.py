@@ -33,7 +33,7 @@ Ask = Callable[[KafkaReader, TopicPartition], object]
 QUESTIONS: dict[str, tuple[Ask, object]] = {
     "partitions": (lambda reader, tp: reader.partitions(tp.topic), 1),
     "offsets": (lambda reader, tp: tuple(reader.offsets(tp, RC)), (0, 0)),
-    "read": (lambda reader, tp: tuple(reader.read(tp, 0, 1, RC)), ((), 0)),
+    "read": (lambda reader, tp: tuple(reader.read(tp, 0, 1, RC)), ((), 0, False)),
 }
 
 

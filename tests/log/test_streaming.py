@@ -16,8 +16,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import LogError
-from store.log import Log, StreamingReader, TopicSpec
+from store.log import Fetch, Log, StreamingReader, TopicSpec
 from store.log.kafka import KafkaLog, KafkaReader, intake
+from store.log.size import MAX_FETCH_BYTES, size_of
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.waiting import settle, until
 
@@ -376,7 +377,7 @@ def test_a_topic_deleted_and_made_anew_while_it_is_read_is_noticed(
     admin.create_topics([TopicSpec(topic, 1)])
     with pytest.raises(LogError, match="from 0 to 0"):
         reader.read(place, 3, 10, RC)
-    assert reader.read(place, 0, 10, RC) == ((), 0)
+    assert reader.read(place, 0, 10, RC) == ((), 0, False)
     sender.close()
     admin.close()
 
@@ -425,6 +426,93 @@ def test_the_offsets_of_partitions_that_are_asked_for_together_are_those_of_each
     assert together[places[3]].end == (2 if isolation is RC else 3)
     open_one.abort_transaction()
     open_one.close()
+
+
+MB = 1_000_000
+
+HALF = MAX_FETCH_BYTES // 2 - 17
+
+SIZES = [MB] * 9 + [100] * 500 + [9 * MB, HALF, HALF, 300_000] + [3 * MB] * 5 + [100]
+"""Of values. One is larger than a fetch may be, and two are just as large with their keys and headers."""
+
+
+def fill(log: Log, topic: str) -> StreamingReader:
+    """Write records of all sizes, and read them from there."""
+    admin, producer = log.admin(), log.plain_producer()
+    admin.create_topics([TopicSpec(topic, 1, {"max.message.bytes": str(10 * MB)})])
+    admin.close()
+    for number, size in enumerate(SIZES):
+        producer.produce(
+            topic, b"%08d" % number, bytes(size), partition=0, headers=(("n", b"%08d" % number),)
+        )
+    producer.produce(topic, b"deleted", None, partition=0)
+    producer.flush()
+    producer.close()
+    return log.reader()  # type: ignore[return-value]
+
+
+def fetches(reader: StreamingReader, place: TopicPartition, most: int) -> list[Fetch]:
+    found = [reader.read(place, 0, most, RC)]
+    while found[-1].more:
+        found.append(reader.read(place, found[-1].next_offset, most, RC))
+    return found
+
+
+def test_a_fetch_has_no_more_bytes_than_it_may_unless_it_is_one_record() -> None:
+    found = fetches(fill(SimLog(SimBroker()), "large"), TopicPartition("large", 0), 10_000)
+    sizes = [(len(fetch.records), size_of(fetch.records)) for fetch in found]
+    assert all(size <= MAX_FETCH_BYTES or number == 1 for number, size in sizes)
+    assert (2, MAX_FETCH_BYTES) in sizes
+    assert (1, 9 * MB + 17) in sizes
+
+
+@pytest.mark.parametrize("most", [10_000, 100, 8])
+def test_fetches_of_large_records_end_at_the_same_ones_on_both_brokers(
+    broker: LocalBroker, unique: Callable[[str], str], most: int
+) -> None:
+    topic = unique("large")
+    place = TopicPartition(topic, 0)
+    log = KafkaLog(broker.bootstrap, config={"message.max.bytes": 12 * MB})
+    ours, theirs = fill(SimLog(SimBroker()), topic), fill(log, topic)
+
+    def shape(fetch: Fetch) -> tuple[list[tuple[int, bytes | None, int]], int, bool]:
+        records = [(one.offset, one.key, len(one.value or b"")) for one in fetch.records]
+        return records, fetch.next_offset, fetch.more
+
+    assert [shape(one) for one in fetches(theirs, place, most)] == [
+        shape(one) for one in fetches(ours, place, most)
+    ]
+    theirs.close()
+
+
+class Dripping(Scripted):
+    """It hands over three messages at once."""
+
+    def consume(self, _most: int, _seconds: float) -> list[Message]:
+        messages, self.messages = self.messages[:3], self.messages[3:]
+        return messages
+
+    def close(self) -> None: ...
+
+
+def test_what_a_poll_does_not_hand_over_yet_is_bounded_by_its_bytes(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MAX_FETCH_BYTES", 1_000)
+    monkeypatch.setattr("store.log.kafka.reader.MAX_FETCH_BYTES", 1_000)
+    place = TopicPartition("topic", 0)
+    consumer = Dripping(
+        [Message("topic", 0, offset, value=b"v" * 400, timestamp=(1, 1), headers=[]) for offset in range(60)]
+    )
+    taking = reader._intakes[RC] = intake.Intake(consumer)  # type: ignore[arg-type]
+    taking.begin([(place, 0)])
+    offset, most = 0, 0
+    while offset < 60:
+        fetch = reader.poll({place: offset}, 100, RC, 0.0)[place]
+        assert size_of(fetch.records) == 800
+        offset = fetch.next_offset
+        most = max(most, taking.inflows[place].bytes)
+    assert most <= 1_000 + 3 * 400, "what may be kept before it takes more, and what that brings"
 
 
 def test_of_partitions_that_are_asked_for_together_one_that_is_missing_is_named(

@@ -147,7 +147,8 @@ class FileLog:
         assert isolation is IsolationLevel.READ_COMMITTED
         log = self._logs[tp]
         records = [record for record in log[offset:] if record is not None][:max_records]
-        return Fetch(records, records[-1].offset + 1 if len(records) == max_records else len(log))
+        more = len(records) == max_records
+        return Fetch(records, records[-1].offset + 1 if more else len(log), more)
 
 
 def changelog(name: str) -> TopicPartition:

@@ -77,7 +77,8 @@ class WrittenLog:
         self.reads.append(offset)
         at = [number for number in sorted(self.records) if offset <= number < self.stable]
         records = [Record(*tp, number, *self.records[number], 0) for number in at[:max_records]]
-        return Fetch(records, records[-1].offset + 1 if len(at) >= max_records else self.stable)
+        more = len(at) >= max_records
+        return Fetch(records, records[-1].offset + 1 if more else self.stable, more)
 
 
 class Changelogs:

@@ -27,6 +27,7 @@ from store.errors import (
     StoreIOError,
 )
 from store.log.protocol import Fetch, Offsets
+from store.log.size import MAX_FETCH_BYTES
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.recovery.global_store import GlobalStore
@@ -206,6 +207,18 @@ def test_a_commit_takes_about_a_batch_whatever_the_number_of_partitions() -> Non
         data = [sum(row[0] is Family.DATA for row in batch) for batch in disk.files["prices"].batches]
         assert sum(data) == 20
         assert max(data) < 2 * 3
+        assert shown(store) == topic.values()
+
+
+def test_a_commit_of_large_values_takes_about_the_bytes_of_a_fetch_whatever_the_number_of_partitions() -> (
+    None
+):
+    disk, topic = CrashDisk(), Topic(6)
+    for log in topic.logs:
+        log.append((b"%d" % log.tp.partition, bytes(3_000_000)))
+    with over(disk, topic) as store:
+        sizes = [sum(len(row[2] or b"") for row in batch) for batch in disk.files["prices"].batches]
+        assert max(sizes) < MAX_FETCH_BYTES + 3_000_000
         assert shown(store) == topic.values()
 
 

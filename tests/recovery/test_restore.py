@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from harness.worlds.sim.broker import SimBroker, SimLog
 from store.clock import SystemClock
 from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
@@ -24,6 +25,7 @@ from store.errors import (
     StoreIOError,
 )
 from store.log.protocol import Fetch
+from store.log.size import MAX_FETCH_BYTES
 from store.metrics import Metrics
 from store.points import Point, arm
 from store.recovery.decision import StoreOutOfStepError
@@ -269,7 +271,7 @@ def test_a_log_that_yields_nothing_before_its_end_is_an_error_and_no_endless_loo
     class Stuck(WrittenLog):
         def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
             super().read(tp, offset, max_records, isolation)
-            return Fetch([], offset)
+            return Fetch([], offset, more=False)
 
     with pytest.raises(LogError, match="offset 0, before its end"):
         restore(store, CHANGELOG, Stuck({}, end=2), RestoreSettings(clock=StepClock()))
@@ -797,6 +799,17 @@ def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path
     [note] = raised.value.__notes__
     assert str(tmp_path / "app" / "0_0" / "set-aside") in note
     assert "no store over RocksEngine" in note
+
+
+def test_a_restore_of_large_values_writes_no_more_bytes_at_once_than_a_fetch_has() -> None:
+    broker, journal = SimBroker(), ListJournal()
+    broker.create_topic(CHANGELOG.topic, 1)
+    for number in range(20):
+        broker.append(CHANGELOG.topic, b"%d" % number, bytes(1_000_000), partition=0, timestamp=1)
+    store = open_store(MemoryEngine(journal))
+    assert restore(store, CHANGELOG, SimLog(broker).reader()).records == 20
+    written = [sum(len(value or b"") for _, _, value in batch) for batch in journal.batches]
+    assert max(written) <= MAX_FETCH_BYTES
 
 
 def test_the_metrics_of_a_store_say_how_many_records_were_restored(store: KeyValueStore) -> None:

@@ -415,7 +415,9 @@ def test_a_read_that_comes_no_further_ends_the_update_and_the_next_one_goes_on()
         def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
             self.reads += 1
             assert self.reads < 10
-            return Fetch([], offset) if self.reads == 1 else super().read(tp, offset, max_records, isolation)
+            if self.reads == 1:
+                return Fetch([], offset, more=False)
+            return super().read(tp, offset, max_records, isolation)
 
     changelogs = Slow("orders")
     changelogs["orders"].append(*FIRST)

@@ -177,7 +177,7 @@ def test_a_read_between_the_last_stable_offset_and_the_end_is_empty(
     broker: SimBroker,
 ) -> None:
     put(begun(broker), b"1", b"2")
-    assert SimLog(broker).reader().read(OUT, 1, 10, RC) == ([], 1)
+    assert SimLog(broker).reader().read(OUT, 1, 10, RC) == ([], 1, False)
 
 
 # Queued records.

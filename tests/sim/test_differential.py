@@ -177,7 +177,7 @@ def stop_before_the_markers(patch: pytest.MonkeyPatch) -> None:
 
     def short(log: Partition, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
         fetch = read(log, offset, max_records, isolation)
-        return Fetch(fetch.records, fetch.records[-1].offset + 1) if fetch.records else fetch
+        return fetch._replace(next_offset=fetch.records[-1].offset + 1) if fetch.records else fetch
 
     patch.setattr(Partition, "read", short)
 

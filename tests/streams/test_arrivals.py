@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
-from store.log.protocol import Arrival
+from store.log.protocol import Fetch
 from store.serdes import StrSerde
 from store.streams.arrivals import Arrivals, in_time
 from store.streams.dsl import JoinWindows, StreamsBuilder
@@ -52,7 +52,7 @@ def test_what_had_come_is_not_given_to_a_task_that_went_back_meanwhile() -> None
         broker.append("in", None, value, partition=0, timestamp=1)
     arrivals = Arrivals(SimLog(broker).reader())
     assert arrivals.gather({at: 2}, 10, 0.0)
-    assert arrivals.read(at, 0, 10, IsolationLevel.READ_COMMITTED) == Arrival((), 0, more=True)
+    assert arrivals.read(at, 0, 10, IsolationLevel.READ_COMMITTED) == Fetch((), 0, more=True)
     assert [one.offset for one in arrivals.read(at, 2, 10, IsolationLevel.READ_COMMITTED).records] == [2]
 
 

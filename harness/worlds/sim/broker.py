@@ -60,7 +60,6 @@ from store.errors import (
 )
 from store.log.partitioner import partition_for
 from store.log.protocol import (
-    Arrival,
     Assignor,
     Fetch,
     GroupMember,
@@ -1065,28 +1064,24 @@ class SimReader:
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,  # noqa: ARG002
-    ) -> Mapping[TopicPartition, Arrival]:
+    ) -> Mapping[TopicPartition, Fetch]:
         """All that is there, at once: a simulated reader has no time to wait in. Of one of several inputs less may have
         come, as is usual with a real one."""
         fetches = {tp: self.read(tp, offset, max_records, isolation) for tp, offset in positions.items()}
-        came = {
-            tp: Arrival(*fetch, more=len(fetch.records) == max_records)
-            for tp, fetch in fetches.items()
-            if fetch.next_offset > positions[tp]
-        }
+        came = {tp: fetch for tp, fetch in fetches.items() if fetch.next_offset > positions[tp]}
         if self._broker._asks and len({tp.topic for tp in positions}) > 1:
-            return {tp: self._so_far(positions[tp], arrival) for tp, arrival in came.items()}
+            return {tp: self._so_far(positions[tp], fetch) for tp, fetch in came.items()}
         return came
 
-    def _so_far(self, offset: int, arrival: Arrival) -> Arrival:
+    def _so_far(self, offset: int, fetch: Fetch) -> Fetch:
         """What has come of an input for which the reader waits no longer."""
-        records = arrival.records
+        records = fetch.records
         match self._broker._choice(ON_ITS_WAY, 3) if records else 0:
             case 1:
-                return Arrival((), offset, more=True)
+                return Fetch((), offset, more=True)
             case 2:
-                return Arrival(records[:1], records[0].offset + 1, more=True)
-        return arrival
+                return Fetch(records[:1], records[0].offset + 1, more=True)
+        return fetch
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         if self._closed:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from store.errors import ConfigError
 from store.log.protocol import Fetch
+from store.log.size import MAX_FETCH_BYTES, fitting
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 _made: Callable[[type[Record], tuple[Any, ...]], Record] = tuple.__new__
@@ -175,10 +176,12 @@ class Partition:
             for record, fate in zip(written[start:end], fates[start:end], strict=True)
             if fate <= worst and record is not None
         ]
-        if max_records is not None and len(records) >= max_records:
-            del records[max_records:]
-            return Fetch(records, records[-1].offset + 1)
-        return Fetch(records, end if end > offset else offset)
+        if max_records is not None:
+            most = max(1, fitting(records[:max_records], MAX_FETCH_BYTES))
+            if len(records) > most or len(records) == max_records:
+                del records[most:]
+                return Fetch(records, records[-1].offset + 1, more=True)
+        return Fetch(records, end if end > offset else offset, more=False)
 
     def entries(self) -> list[Entry]:
         """What lies at each offset, in order, without the gaps."""

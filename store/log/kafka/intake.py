@@ -30,6 +30,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
 
 from store.log.kafka.client import number
+from store.log.size import MAX_FETCH_BYTES, Row, fitting, size_of
 from store.types import UNREADABLE, Headers, Record, TopicPartition
 
 MOST_BYTES = 64 << 20
@@ -46,18 +47,13 @@ _BATCH = 1_000
 
 _NEW_TUPLE: Callable[..., Record] = tuple.__new__
 
-_Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers]
-"""The fields of a `Record`."""
-_offset: Callable[[_Row], int] = itemgetter(Record._fields.index("offset"))
-_key: Callable[[_Row], bytes | None] = itemgetter(Record._fields.index("key"))
-_value: Callable[[_Row], bytes | None] = itemgetter(Record._fields.index("value"))
-_headers_of: Callable[[_Row], Headers] = itemgetter(Record._fields.index("headers"))
+_offset: Callable[[Row], int] = itemgetter(Record._fields.index("offset"))
 
 
 class Records(Sequence[Record]):
     """Records that are made when they are asked for."""
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
+    def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
 
     def __len__(self) -> int:
@@ -87,6 +83,7 @@ class Inflow:
         "bytes",
         "error",
         "fetched",
+        "given",
         "kept",
         "last",
         "last_read",
@@ -98,10 +95,12 @@ class Inflow:
 
     def __init__(self, place: TopicPartition, offset: int) -> None:
         self.place = place
-        self.kept: deque[tuple[_Row, ...]] = deque()
+        self.kept: deque[tuple[Row, ...]] = deque()
         """What was fetched and not read, without errors, in order."""
-        self.last: tuple[int, list[tuple[_Row, ...]]] = offset, []
+        self.last: tuple[int, list[tuple[Row, ...]]] = offset, []
         """Where the last read began, and what it was given."""
+        self.given = 0
+        """How many bytes that is."""
         self.bytes = 0
         """The keys, values and headers of what is kept."""
         self.waiting = 0
@@ -127,24 +126,33 @@ class Inflow:
                 again = some[bisect_left(some, offset, key=_offset) :]
                 if again:
                     self.kept.appendleft(again)
-                    self.bytes += _bytes(again)
+                    self.bytes += size_of(again)
                     self.waiting += len(again)
             self.since = self.served = offset
         if not self.since <= offset <= self.served:
             return False
-        self.last = self.since, []
+        self.last, self.given = (self.since, []), 0
         return True
 
     def take(self, most: int) -> Records:
-        """Up to that many of the records that are kept. They count as read."""
-        taken: list[_Row] = []
+        """Up to that many of the records that are kept, as long as the read has no more than `MAX_FETCH_BYTES`. They
+        count as read. What is kept then is beyond one of the two."""
+        taken: list[Row] = []
         while self.kept and len(taken) < most:
-            rows = self.kept.popleft()
-            room = most - len(taken)
-            if len(rows) > room:
-                self.kept.appendleft(rows[room:])
-                rows = rows[:room]
-            self.bytes -= _bytes(rows)
+            kept = self.kept[0]
+            rows = kept[: most - len(taken)]
+            size = size_of(rows)
+            if self.given + size > MAX_FETCH_BYTES:
+                number = fitting(rows, MAX_FETCH_BYTES - self.given)
+                if number == 0 and self.last[1]:
+                    break
+                rows = rows[: max(1, number)]
+                size = size_of(rows)
+            self.kept.popleft()
+            if len(rows) < len(kept):
+                self.kept.appendleft(kept[len(rows) :])
+            self.given += size
+            self.bytes -= size
             self.waiting -= len(rows)
             taken += rows
             self.last[1].append(rows)
@@ -162,7 +170,7 @@ class Inflow:
                 return
         rows = _rows(self.place, messages)
         self.kept.append(rows)
-        self.bytes += _bytes(rows)
+        self.bytes += size_of(rows)
         self.waiting += len(rows)
         self.fetched = _offset(rows[-1]) + 1
         self.at_end = False
@@ -319,14 +327,7 @@ def _place(topic: str | None, partition: int | None) -> TopicPartition:
     return TopicPartition(topic or "", -1 if partition is None else partition)
 
 
-def _bytes(rows: Sequence[_Row]) -> int:
-    size = sum(map(len, filter(None, map(_value, rows)))) + sum(map(len, filter(None, map(_key, rows))))
-    for headers in filter(None, map(_headers_of, rows)):
-        size += sum(len(name) + len(value or b"") for name, value in headers)
-    return size
-
-
-def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[_Row, ...]:
+def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[Row, ...]:
     """Field by field, which is twice as fast as record by record."""
     fields = zip(
         endlessly(place.topic),
@@ -338,7 +339,7 @@ def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[_Row, ...
         _all_headers(messages),
         strict=False,
     )
-    return cast(tuple[_Row, ...], tuple(fields))
+    return cast(tuple[Row, ...], tuple(fields))
 
 
 def _all_headers(messages: Sequence[Message]) -> list[Headers]:

@@ -17,7 +17,8 @@ from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import CONSUMER, LOGGER, Built, Client, Config, build, repeat, settle_missing
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.kafka.intake import Inflow, Intake
-from store.log.protocol import Arrival, Fetch, Offsets
+from store.log.protocol import Fetch, Offsets
+from store.log.size import MAX_FETCH_BYTES
 from store.types import IsolationLevel, TopicPartition
 
 _STABLE_SECONDS = 1.0
@@ -96,7 +97,7 @@ class KafkaReader:
                 bounds = self.offsets(tp, isolation)
                 self._check_in_range(tp, reached, bounds, isolation)
                 if reached >= bounds.end:
-                    return Fetch((), reached)
+                    return Fetch((), reached, more=False)
             if inflow is None:
                 self._introduce(intake, tp.topic)
                 intake.begin([(tp, offset)])
@@ -116,7 +117,7 @@ class KafkaReader:
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,
-    ) -> Mapping[TopicPartition, Arrival]:
+    ) -> Mapping[TopicPartition, Fetch]:
         intake = self._intake(isolation)
         intake.sweep()
         if self._client.misses_topic:
@@ -136,7 +137,7 @@ class KafkaReader:
                 intake.resume([inflow for inflow in inflows if not inflow.kept])
             there = sum(inflow.waiting for inflow in inflows)
             starved = [inflow.place for inflow in inflows if not inflow.kept and not inflow.at_end]
-            if there < _MOST_AT_ONCE:
+            if there < _MOST_AT_ONCE and sum(inflow.bytes for inflow in inflows) < MAX_FETCH_BYTES:
                 intake.pull(0 if there else seconds, _MOST_AT_ONCE, positions)
             elif starved:
                 # What the others have may be waiting for these, so only these may have more than there is room for.
@@ -147,7 +148,7 @@ class KafkaReader:
             if inflow.error is not None and not inflow.kept:
                 self._explain(intake, inflow, isolation)
         return {
-            inflow.place: Arrival(
+            inflow.place: Fetch(
                 inflow.take(max_records), inflow.served, bool(inflow.kept) or not inflow.at_end
             )
             for inflow in inflows
@@ -205,7 +206,7 @@ class KafkaReader:
         records = list(inflow.take(max_records))
         deadline = time.monotonic() + self._client.timeout
         last: KafkaError | None = None
-        while len(records) < max_records:
+        while len(records) < max_records and not inflow.kept:
             if inflow.at_end:
                 # The report may have waited in the client's queue while more was written and committed.
                 if inflow.served >= self.offsets(tp, isolation).end:
@@ -221,7 +222,7 @@ class KafkaReader:
             if inflow.fetched > before:
                 deadline = time.monotonic() + self._client.timeout
             records += inflow.take(max_records - len(records))
-        return Fetch(records, inflow.served)
+        return Fetch(records, inflow.served, more=bool(inflow.kept) or len(records) >= max_records)
 
     def _check_passing(self, tp: TopicPartition, error: KafkaError) -> None:
         """Raise an error of a partition, if the client does not go on there by itself."""
