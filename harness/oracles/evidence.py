@@ -296,6 +296,11 @@ class Evidence:
         return not self.of(Injected) and all(event.reason is End.DONE for _, event in self.of(Ended))
 
     @cached_property
+    def forgotten(self) -> bool:
+        """Whether the group has lost its positions, and with them what was noted beside them."""
+        return any(Capability.GROUPS in FAULTS[event.fault].needs for _, event in self.of(Injected))
+
+    @cached_property
     def first_cleaning(self) -> int:
         """The first event by which the broker may have cleaned any topic; behind the last one if there is none."""
         return next(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 
 from harness.faults import FAULTS, Occasion
 from harness.history import (
@@ -155,10 +156,14 @@ def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> 
     if not restart.cleaned:
         return False
     partition = partition_of(restart.task)
-    # The start cannot tell a marker that is gone from a record.
     rows = evidence.changes(restart.store, partition)
     last = max((row.offset for row in rows if row.offset < restart.held), default=-1)
+    # The start cannot tell a marker that is gone, or what was of no commit, from a record.
     cut = evidence.final.changelogs[restart.store].start.get(partition, 0) > last + 1
+    if cut and evidence.exactly_once and not evidence.forgotten:
+        # But where the store has all that the last commit had: how far that went is noted.
+        end = inf if restart.end is None else restart.end
+        cut = any(restart.held <= row.offset < end for row in rows)
     old = limit is not None and restart.told_ms + CLOCK_SLACK_MS > limit
     return cut or old
 

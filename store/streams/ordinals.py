@@ -198,6 +198,12 @@ def last_logged(metadata: str, store: str) -> int | None:
     return found.get(_digest(store))
 
 
+def last_logged_of(notes: Iterable[str], store: str) -> int | None:
+    """That of the last one of these notes, which are beside the positions in several inputs."""
+    found = [last_logged(note, store) for note in notes]
+    return max((last for last in found if last is not None), default=None)
+
+
 def observed_by(operator: str, times: Mapping[str, int]) -> int:
     """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
     return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))

@@ -276,6 +276,8 @@ class Task:
             if supplier.logged and "retention.ms" in supplier.changelog_config()
         }
         """Stores of whose changelogs retention takes what is old."""
+        self._last_changes: dict[str, int] = {}
+        """Of those, the offset of the last record at the last commit."""
 
     def __enter__(self) -> Task:
         self.open()
@@ -504,17 +506,13 @@ class Task:
     def _committed_by(self, ends: Mapping[TopicPartition, int]) -> str:
         """What is noted beside the positions that this task commits, with these last offsets in its changelogs."""
         assert self._context is not None
-        logged = {
-            name: last
-            for name, changelog in self._expiring.items()
-            if (last := ends.get(changelog, self._logged.get(changelog))) is not None
-        }
+        changed = {name: ends[changelog] for name, changelog in self._expiring.items() if changelog in ends}
         return ordinals.note(
             self.topology.ordinal,
             self._context.stream_time,
             self._context.observed,
             self._noted_inputs,
-            ordinals.note_of_changelogs(logged) if self._producer is not None else "",
+            ordinals.note_of_changelogs(self._last_changes | changed) if self._producer is not None else "",
         )
 
     def _restore(self, context: TaskContext, reader: GroupReader) -> None:
@@ -546,6 +544,10 @@ class Task:
             last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
                 self._logged[changelog] = last
+                if name in self._expiring:
+                    # A store may say more: that it lacks nothing of what was of no commit.
+                    noted = ordinals.last_logged_of(self._said.values(), name)
+                    self._last_changes[name] = last if noted is None else noted
         held = {name: store.position() for name, store in self.stores.items()}
         if self._plain_producer is None:
             self._check_positions(committed, offsets, held)
@@ -586,10 +588,7 @@ class Task:
         if not self._config.exactly_once:
             return None
         said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
-        return max(
-            (last for note in said.values() if (last := ordinals.last_logged(note, name)) is not None),
-            default=None,
-        )
+        return ordinals.last_logged_of(said.values(), name)
 
     def _follow_successor(
         self, name: str, context: TaskContext, offsets: TaskOffsets, reader: GroupReader
@@ -1412,6 +1411,7 @@ class Task:
             last = ends.get(changelog, unchanged)
             store.commit({} if last is None else {changelog: last}, position)
         self._logged |= {tp: last for tp, last in ends.items() if tp in self._changelogs}
+        self._last_changes |= {name: ends[tp] for name, tp in self._expiring.items() if tp in ends}
         reach(Point.STORE_COMMITTED)
         self._require_offsets().committed(ends, self._began_ms)
         reach(Point.CHECKPOINT_WRITTEN)
