@@ -8,7 +8,8 @@ Must survive: its own crash at any moment (what is there is whole commits, and f
 transactions in the topic (only committed records are applied, up to the last stable offset), partitions that are
 added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
 so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt, as
-`store.recovery.decision` says.
+`store.recovery.decision` says. That a topic was made anew shows in partitions that are no longer there, and in those
+that end before what the store has of them; one with as many partitions, all of them longer, is taken for the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from store.log.protocol import Offsets, Reader
 from store.log.size import MAX_FETCH_BYTES, size_of
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
-from store.recovery.offsets import offset_keeping
+from store.recovery.offsets import engine_store, offset_keeping
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
     RestoreListener,
@@ -34,6 +35,7 @@ from store.recovery.restore import (
     readable,
     warn_of_rebuild,
 )
+from store.state import metadata
 from store.types import IsolationLevel, Record, TopicPartition
 
 _POLL_SECONDS = 0.05
@@ -245,9 +247,9 @@ class GlobalStore(Generic[V]):
             self._held = self._read_held(self._opened(), number)
             self._kept = dict(self._held)
             self._held_is_known = True
-        gone = TopicPartition(self.topic, number)
-        if gone in self._held or self._opened().get_committed_offset(gone) is not None:
-            decide_missing(gone, number).first_offset()
+        gone = [tp for tp in self._held if tp.partition >= number]
+        if gone:
+            decide_missing(gone[0], number).first_offset()
         ends: dict[TopicPartition, int] = {}
         tps = [TopicPartition(self.topic, partition) for partition in range(number)]
         for tp, bounds in self._reader.offsets_of(tps, IsolationLevel.READ_COMMITTED).items():
@@ -341,11 +343,20 @@ class GlobalStore(Generic[V]):
         self._kept_ms = self._clock.time_ms()
 
     def _read_held(self, store: Follower[V], partitions: int) -> dict[TopicPartition, Checkpointed]:
+        """What the store has of each partition, also of those that are no longer there. One with a format of its own
+        tells it of those alone that it is asked for: beside those that are there, the next one."""
         tps = [TopicPartition(self.topic, number) for number in range(partitions)]
         if store.manages_offsets():
+            below = engine_store(store)
+            asked = [*tps, TopicPartition(self.topic, partitions)]
+            if below is not None:
+                rows = metadata.read_all(below._engine, where=f"store {self.name}")
+                asked += [
+                    tp for kind, tp, _ in rows if kind is metadata.Kind.OFFSET and tp.topic == self.topic
+                ]
             owned = {
                 tp: Checkpointed(offset, store.last_caught_up_ms(tp))
-                for tp in tps
+                for tp in asked
                 if (offset := store.get_committed_offset(tp)) is not None
             }
             if not owned:

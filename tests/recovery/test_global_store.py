@@ -470,6 +470,26 @@ def test_a_topic_with_fewer_partitions_is_noticed_by_a_store_without_transaction
         assert shown(store) == {b"a": b"1"}
 
 
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None], ids=["own", "direct"])
+@pytest.mark.parametrize("running", [True, False])
+def test_rows_of_a_partition_that_is_gone_do_not_stay_whichever_it_is(
+    storage: Storage, mechanism: Mechanism | None, running: bool
+) -> None:
+    topic = Topic(5)
+    topic[0].append((b"a", b"1"))
+    topic[4].append((b"gone", b"1"))
+    with over(storage, topic, mechanism=mechanism) as store:
+        if not running:
+            store.close()
+        topic.logs = Topic(3).logs
+        topic[0].append((b"a", b"2"), (b"b", b"2"))
+        if running:
+            store.update()
+        else:
+            store.open()
+        assert shown(store) == topic.values()
+
+
 def test_a_store_in_memory_is_filled_anew_by_every_start() -> None:
     disk, topic = CrashDisk(), Topic()
     topic[0].append((b"a", b"1"))
