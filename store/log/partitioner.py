@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _WORD = 0xFFFFFFFF
+_MOST_KEPT = 65_536
+_LONGEST_KEPT = 128
+"""Bytes of the longest key that is kept with its hash: all that are kept take about 15 MB at the most."""
 
 
 def murmur2(data: bytes) -> int:
@@ -23,7 +24,21 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-@lru_cache(maxsize=65536)
+class _Hashes(dict[bytes, int]):
+    """Key → its hash, as a number of 31 bits. Kept for short keys, of which some come again and again."""
+
+    def __missing__(self, key: bytes) -> int:
+        found = murmur2(key) & 0x7FFFFFFF
+        if len(key) <= _LONGEST_KEPT:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            self[key] = found
+        return found
+
+
+_hashes = _Hashes()
+
+
 def partition_for(key: bytes, partitions: int) -> int:
     """The partition of `key` among `partitions` of them. Deterministic, in every process and version."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return _hashes[key] % partitions

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
+from store.log import partitioner
 from store.log.kafka import KafkaLog
 from store.log.partitioner import murmur2, partition_for
 from store.log.protocol import TopicSpec
@@ -26,6 +28,24 @@ from store.types import IsolationLevel, TopicPartition
 )
 def test_the_hash_is_that_of_the_java_client(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
+
+
+def test_long_keys_are_not_kept_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(100):
+            partition_for(number.to_bytes(2_000), 4)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 50_000
+
+
+def test_of_any_number_of_short_keys_a_bounded_number_is_kept() -> None:
+    for number in range(partitioner._MOST_KEPT + 1_000):
+        partition_for(number.to_bytes(4), 4)
+    assert 0 < len(partitioner._hashes) <= partitioner._MOST_KEPT
 
 
 def test_the_real_producer_puts_every_key_where_the_partitioner_says(
