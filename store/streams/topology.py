@@ -63,7 +63,8 @@ class ProcessorSupplier(Protocol):
     """
 
     def bind(self, context: TaskContext) -> Processing:
-        """The processing of the task whose context that is; its stores are open."""
+        """The processing of the task whose context that is; its stores are open. Whoever raises closes what it began:
+        there is nothing yet that the task could close."""
 
 
 class _Stateless:
@@ -80,6 +81,14 @@ class _Stateless:
     def punctuate(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def end_after(error: BaseException, end: Callable[[], None]) -> None:
+    """Let go of what had begun because of `error`, which stays the one that is raised: what `end` raises is noted."""
+    try:
+        end()
+    except Exception as another:  # noqa: BLE001 - whatever a processor of the user raises
+        error.add_note(f"closing what had begun failed too: {another!r}")
 
 
 def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Processing:

@@ -35,7 +35,7 @@ from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task
-from store.streams.topology import Topology
+from store.streams.topology import Topology, end_after
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
 from store.testing.memory_storage import MemoryStorage
@@ -90,7 +90,7 @@ class TestDriver:
         """`partitions`: of every topic that is not the application's own, or of those named; others have one.
 
         `config` may be a mapping of dotted names; what a cluster would refuse is refused here too. Commits come only by
-        `commit`, or after each input.
+        `commit`, or after each input. Where a processor cannot begin all that had begun is closed.
         """
         self.application = Application.of(application)
         self.clock = VirtualClock(wall_clock_ms)
@@ -119,7 +119,11 @@ class TestDriver:
 
         self.log = MemoryLog(partitions_of if finds_topics else None)
         self._make_topics(partitions_of)
-        self._open()
+        try:
+            self._open()
+        except BaseException as error:
+            end_after(error, self._close_tasks)
+            raise
 
     def _make_topics(self, partitions_of: Any) -> None:
         internal = self.application.internal_topics(partitions_of)

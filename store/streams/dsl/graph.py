@@ -32,7 +32,7 @@ from store.streams.dsl.stores import DslStore, check_name
 from store.streams.dsl.suppliers import TopologyConfig
 from store.streams.internal_topics import Repartition
 from store.streams.timestamps import NOTED, Timing, extract_of
-from store.streams.topology import Processing, Topology
+from store.streams.topology import Processing, Topology, end_after
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
 
@@ -427,9 +427,6 @@ class Place:
         """Call that at each commit, after the flushes of operators above this one."""
         self.graph.flushes.insert(0, flush)
 
-    def at_close(self, close: Callable[[], None]) -> None:
-        self.graph.closes.append(close)
-
     def schedule(
         self,
         interval_ms: int,
@@ -496,7 +493,12 @@ def _nothing(*_: object) -> None: ...
 
 
 class BoundGraph:
-    """The processing of a sub-topology's task."""
+    """The processing of a sub-topology's task.
+
+    Processors begin once all is bound, those that come first in the graph first, and are closed in the opposite order,
+    all of them, whatever the others raise. Where the `init` of one raises those that had begun are closed the same way,
+    and its error stays the one that is raised. It and those after it are not closed, as they have not begun.
+    """
 
     def __init__(self, graph: SubGraph, task: TaskContext) -> None:
         self.task = task
@@ -509,6 +511,7 @@ class BoundGraph:
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
         self._starting: list[tuple[Any, Any]] = []
+        """Processors that have not begun, with their contexts."""
         self.only_reads = True
         """Whether processors begin or end: they read their stores then, and write nothing."""
         self._processed: Record | None = None
@@ -528,15 +531,26 @@ class BoundGraph:
                     bound[vertex.name] = self._left_out_alone(function)
             for topic in vertex.topics:
                 sources[place.topic(topic)] = bound[vertex.name]
-        # Once all is bound, and tables are open: a processor may read its stores when it begins.
-        for processor, context in reversed(self._starting):
-            start = getattr(processor, "init", None)
-            if start is not None:
-                start(context)
+        try:
+            self._begin()
+        except BaseException as error:
+            end_after(error, self.close)
+            raise
         self.punctuators.beginning = self.only_reads = False
         self.process = self._processing(sources)
         if task.leaves_operators_out:
             self.process = self._noting(self.process)
+
+    def _begin(self) -> None:
+        """Once all is bound, and tables are open: a processor may read its stores when it begins."""
+        while self._starting:
+            processor, context = self._starting.pop()
+            start = getattr(processor, "init", None)
+            if start is not None:
+                start(context)
+            close = getattr(processor, "close", None)
+            if close is not None:
+                self.closes.append(close)
 
     def _left_out_alone(self, process: Forward) -> Forward:
         """The same, but that a handler may go on where it raises: without this operator and those after it.
@@ -596,7 +610,7 @@ class BoundGraph:
         return None
 
     def at_start(self, processor: Any, context: Any) -> None:
-        """Let a processor begin once everything is bound. Those that come first in the graph begin first."""
+        """Let a processor begin once everything is bound, and end with the graph."""
         self._starting.append((processor, context))
 
     def table(self, store: str) -> Table:
@@ -622,7 +636,7 @@ class BoundGraph:
         self.only_reads = True
         with ExitStack() as all_of_them:
             all_of_them.callback(self.tables.clear)
-            for close in reversed(self.closes):
+            for close in self.closes:
                 all_of_them.callback(close)
 
 

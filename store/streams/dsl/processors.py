@@ -57,7 +57,7 @@ class RecordMetadata(NamedTuple):
 
 class StreamProcessor(Protocol):
     """A processor: made anew for each incarnation of a task. `init` and `close` may be left out; both may read stores,
-    and neither writes or forwards."""
+    and neither writes or forwards. Whose `init` has returned is closed, also where that of a later one raises."""
 
     def process(self, record: StreamRecord) -> None: ...
 
@@ -330,9 +330,6 @@ class Process:
         context = FixedKeyContext(place) if self.fixed_key else ProcessorContext(place)
         place.graph.punctuators.possible = True
         processor = _made_anew(self.supplier, "process", place.name)
-        close = getattr(processor, "close", None)
-        if close is not None:
-            place.at_close(close)
         place.graph.at_start(processor, context)
         run, at_time = processor.process, place.task.at_time
 
@@ -352,9 +349,6 @@ def _transforming(
     context = TransformContext(place)
     place.graph.punctuators.possible = True
     transformer = _made_anew(supplier, "transform", place.name)
-    close = getattr(transformer, "close", None)
-    if close is not None:
-        place.at_close(close)
     place.graph.at_start(transformer, context)
     return context.transforming(transformer)
 

@@ -22,6 +22,7 @@ from store.streams.dsl.processors import FixedKeyContext
 from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
 from store.types import Headers
+from tests.clusters import Cluster
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -765,6 +766,78 @@ def test_a_processor_that_raises_as_it_ends_keeps_no_other_from_ending(raises: s
     with pytest.raises(ValueError, match="cannot end"), driver(build):
         pass
     assert sorted(ended) == ["first", "second"]
+
+
+class UnableError(Exception):
+    """What a processor raises that cannot begin."""
+
+
+def unable(*_: Any) -> None:
+    raise UnableError
+
+
+def three(ended: list[str], end: Callable[[str], None] = lambda _: None) -> Callable[[StreamsBuilder], None]:
+    """Processors one after the other, of which the last cannot begin."""
+
+    def ends(name: str) -> None:
+        ended.append(name)
+        end(name)
+
+    def build(b: StreamsBuilder) -> None:
+        first = b.stream("in").process(lambda: Calling(end=lambda: ends("first")))
+        second = first.process(lambda: Calling(end=lambda: ends("second")))
+        second.process(lambda: Calling(begin=unable, end=lambda: ends("third")))
+
+    return build
+
+
+def test_processors_that_had_begun_are_closed_in_the_order_of_any_close_when_another_cannot_begin() -> None:
+    ended: list[str] = []
+    with pytest.raises(UnableError):
+        driver(three(ended))
+    assert ended == ["second", "first"]
+
+
+def test_what_a_processor_raises_as_it_is_closed_is_noted_when_another_cannot_begin() -> None:
+    def end(name: str) -> None:
+        if name == "second":
+            raise ValueError("cannot end")
+
+    ended: list[str] = []
+    with pytest.raises(UnableError) as raised:
+        driver(three(ended, end))
+    assert ended == ["second", "first"]
+    assert "closing what had begun failed too: ValueError('cannot end')" in raised.value.__notes__
+
+
+def test_a_processor_is_closed_once_for_each_time_it_begins_however_often_another_cannot() -> None:
+    ended: list[str] = []
+    builder = StreamsBuilder("app")
+    three(ended)(builder)
+    (topology,) = builder.build().sub_topologies
+    worker = Cluster(topology).worker()
+    for _ in range(3):
+        with pytest.raises(UnableError):
+            worker.poll()
+    worker.close()
+    assert ended == ["second", "first"] * 3
+
+
+def test_the_tasks_of_a_driver_are_closed_when_another_cannot_begin() -> None:
+    ended: list[str] = []
+    begun: list[int] = []
+
+    def begin(_: Any) -> None:
+        begun.append(1)
+        if len(begun) == 2:
+            raise UnableError
+
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").process(lambda: Calling(begin=begin, end=lambda: ended.append("ended")))
+
+    with pytest.raises(UnableError):
+        driver(build, partitions=2)
+    assert ended == ["ended"]
 
 
 def test_a_write_that_a_processor_keeps_as_it_begins_is_made_when_records_come() -> None:
