@@ -127,7 +127,9 @@ class StreamsConfig:
     """`statestore.sync`: when commits become power-safe: `commit`, `none`, or milliseconds such as `250ms`."""
     statestore_cache_max_bytes: int = 10_485_760
     """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
-    evenly; counted as `num_cached_bytes` of a store says. 0: no store has a cache."""
+    evenly over its tasks, and over the stores of each; counted as `num_cached_bytes` of a store says. When tasks come
+    and go the others get their new shares at once, and let go of what is too much with their next writes. 0: no store
+    has a cache."""
     deserialization_exception_handler: Any = None
     """`deserialization.exception.handler`: what becomes of an input record that cannot be turned into objects:
     `fail` (by default), `continue`, or a class with `handle_error` or its path, see `store.streams.handlers`."""

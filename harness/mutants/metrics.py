@@ -64,7 +64,7 @@ MUTANTS = (
         "each-cache-takes-the-share-of-all",
         OWN,
         "Each store of a task takes for its cache what all of them together may take.",
-        (Edit("store.streams.task:Task._open_store", " // cached", ""),),
+        (Edit("store.streams.task:Task._cache_share", " // max(1, cached)", ""),),
         oracle="metrics",
     ),
     Mutant(

@@ -261,6 +261,9 @@ class MeteredStore(StateStore, Generic[S, K, V]):
     def flush_cache(self) -> None:
         self.inner.flush_cache()
 
+    def resize_cache(self, max_bytes: int) -> None:
+        self.inner.resize_cache(max_bytes)
+
     def commit(
         self, changelog_offsets: Offsets = None, position: Mapping[TopicPartition, int] | None = None
     ) -> None:

@@ -176,6 +176,13 @@ class StateStore(ABC):
     def flush_cache(self) -> None:
         """Pass on what a cache holds back to the store and its changelog. A task calls it before it commits."""
 
+    def resize_cache(self, max_bytes: int) -> None:
+        """Let a cache that was opened with `StoreContext.cache_max_bytes` hold at most so many bytes from now on.
+
+        Writes nothing: it may come while a commit is under way. What is too much leaves with the next write. By default
+        there is no cache.
+        """
+
     def commit(
         self, changelog_offsets: Offsets = None, position: Mapping[TopicPartition, int] | None = None
     ) -> None:

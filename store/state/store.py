@@ -181,6 +181,10 @@ class EngineStore(StateStore):
         self._require_open()
         self._rows.flush_cache()
 
+    def resize_cache(self, max_bytes: int) -> None:
+        if isinstance(self._rows, CachingLayer):
+            self._rows.resize(max_bytes)
+
     def commit(
         self, changelog_offsets: Offsets = None, position: Mapping[TopicPartition, int] | None = None
     ) -> None:

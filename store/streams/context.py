@@ -59,6 +59,7 @@ _OF_THE_TASK = frozenset(
         "discard",
         "flush",
         "flush_cache",
+        "resize_cache",
         "track_last_caught_up",
         "recover",
         "restore_batch",
@@ -418,6 +419,8 @@ class TaskContext:
         """Input topic → what says when its records are; None: the topic does. Made when the processing is bound."""
         self.cache_max_bytes: dict[str, int] = {}
         """Store → its share of `statestore.cache.max.bytes`."""
+        self.resize_caches: dict[str, Callable[[int], None]] = {}
+        """Store → what is told its new share, where its cache is one of the processing. Made when that is bound."""
         self._changes: dict[TopicPartition, _Changes] = {}
         self._holding_back = False
         """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""

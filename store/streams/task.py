@@ -191,10 +191,10 @@ class Task:
         breaks_off: Callable[[bool], bool] = lambda _: False,
         thread_id: str = "main",
     ) -> None:
-        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
-        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
-        of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`).
-        `handlers` are those of `config`, where they outlive the task.
+        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it, until
+        `share_memory` says another number. `global_stores` are those of the topology, open, and stay the caller's;
+        `ConfigError` when one is missing. `faults` are those of this task's earlier incarnations in this process: what
+        handlers have decided (`store.streams.handlers`). `handlers` are those of `config`, where they outlive the task.
         `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. Metrics are told of `thread_id`."""
         self._handlers = Handlers.of(config) if handlers is None else handlers
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
@@ -396,6 +396,7 @@ class Task:
         context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
         context.due_before = self._faults.due
         context.timings = {}
+        context.resize_caches = {}
         context.broken_off = []
         self._unbind()
         try:
@@ -413,6 +414,29 @@ class Task:
         processing, self._processing = self._processing, None
         if processing is not None:
             processing.close()
+
+    def share_memory(self, tasks_in_process: int) -> None:
+        """Let so many tasks of this process share the memory that the configuration gives it, from now on.
+
+        At any time, also while a commit waits: a cache that has a smaller share lets go of what is too much as it is
+        written to next, in the middle of the processing and of its transaction, as any cache does that is full.
+        """
+        self.tasks_in_process = tasks_in_process
+        if self._context is None:
+            return
+        shares, share = self._context.cache_max_bytes, self._cache_share()
+        for name, before in shares.items():
+            # Who began without a cache goes on without one, and the other way round: operators are bound to that.
+            if before and max(1, share) != before:
+                shares[name] = max(1, share)
+                self.stores[name].resize_cache(shares[name])
+                if name in self._context.resize_caches:
+                    self._context.resize_caches[name](shares[name])
+
+    def _cache_share(self) -> int:
+        """That of each store of this task that has a cache."""
+        cached = sum(one.cached for one in self._suppliers.values())
+        return self._config.statestore_cache_max_bytes // self.tasks_in_process // max(1, cached)
 
     def _make_producer(self) -> Producer | PlainProducer:
         if not self._config.exactly_once:
@@ -641,9 +665,7 @@ class Task:
         closing = self._closing.get(name)
         if closing is None:
             closing = self._closing[name] = self._exit.enter_context(ExitStack())
-        cached = sum(one.cached for one in self._suppliers.values())
-        share = config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
-        context.cache_max_bytes[name] = share
+        share = context.cache_max_bytes[name] = self._cache_share() if supplier.cached else 0
         made = StoreContext(
             name=name,
             open_engine=lambda: self._storage.open(self.task_id, name),

@@ -495,7 +495,7 @@ class Worker:
         if tasks_in_process is not None:
             self._others = max(0, tasks_in_process - len(partitions))
         for task in self.tasks.values():
-            task.tasks_in_process = self._others + len(partitions)
+            task.share_memory(self._others + len(partitions))
         self.replicas.assign(standbys)
 
     @staticmethod
@@ -776,7 +776,7 @@ class Worker:
         self._forget(partition)
         self._drop(partition)
         for task in self.tasks.values():
-            task.tasks_in_process = self._others + len(self._partitions)
+            task.share_memory(self._others + len(self._partitions))
         self._lost[partition] = error
         if self._on_lost is None:
             self._untold[partition] = error

@@ -71,6 +71,10 @@ class CachingLayer:
         """Held for moments that call nothing else. Only the writer adds and removes rows; readers move them."""
         self._clear()
 
+    def resize(self, max_bytes: int) -> None:
+        """Hold at most so many bytes from now on. What is too much leaves before the next row that is held back."""
+        self._max_bytes = max_bytes
+
     def tell(self, passed: Callable[[bytes], None]) -> None:
         """Have `passed` called with the key of each row that was passed on."""
         pass_on = self._pass_on
@@ -156,7 +160,8 @@ class CachingLayer:
         return self._inner.approximate_num_keys()
 
     def num_cached_bytes(self) -> int:
-        """The bytes of the rows held back, `row_bytes` of each, never more than `max_bytes`; 0 when there are none.
+        """The bytes of the rows held back, `row_bytes` of each; 0 when there are none. Never more than `max_bytes`, but
+        after a resize until the next write.
 
         Within three tenths of the memory that a hundred rows or more take (as `tracemalloc` measures it): the smaller
         rows are, the more it matters how full their tables are. Tables do not shrink when rows leave one by one, but

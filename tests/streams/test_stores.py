@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,9 @@ from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext, Sync
 from store.state.timestamped import unpack
 from store.streams.context import Context, TaskContext
-from store.streams.task import apply
+from store.streams.task import Task, apply
 from store.streams.topology import Processing, Topology, bind
+from store.streams.worker import Worker
 from store.suppliers import (
     StoreBuilder,
     custom_store,
@@ -61,6 +62,7 @@ from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, Kind
         "commit",
         "flush",
         "flush_cache",
+        "resize_cache",
         "discard",
         "recover",
         "restore_batch",
@@ -228,6 +230,56 @@ def test_the_tasks_that_a_worker_keeps_share_the_limit_with_those_that_it_has_no
         shares.append(worker.tasks[0].tasks_in_process)
     assert shares == [2, 1]
     worker.close()
+
+
+def test_the_caches_of_tasks_that_come_one_by_one_stay_within_the_limit_together() -> None:
+    worker, feed = cached_worker()
+    for tasks in range(1, 5):
+        worker.assign(range(tasks))
+        feed()
+    feed()
+    held = [sum_of_caches([task]) for task in worker.tasks.values()]
+    assert len(held) == 4
+    assert 0.8 * CACHE_BYTES < sum(held) <= CACHE_BYTES
+    worker.close()
+
+
+def test_a_task_that_stays_alone_has_the_caches_of_those_that_went() -> None:
+    worker, feed = cached_worker()
+    worker.assign(range(4))
+    feed()
+    worker.assign([3])
+    feed()
+    assert 0.8 * CACHE_BYTES < sum_of_caches(worker.tasks.values()) <= CACHE_BYTES
+    worker.close()
+
+
+CACHE_BYTES = 12_000
+
+
+def cached_worker() -> tuple[Worker, Callable[[], None]]:
+    """A worker whose one store has a cache, and what lets it process more keys than that has room for."""
+    builder = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
+    cluster = Cluster(pipeline(count, builder.with_caching_enabled()), partitions=4)
+    config = StreamsConfig(
+        statestore_cache_max_bytes=CACHE_BYTES, commit_interval_ms=50_000, commit_records=1_000_000
+    )
+    worker = cluster.worker(config)
+
+    def feed() -> None:
+        while worker.poll():
+            pass
+        for partition in range(4):
+            cluster.feed(*[b"%d" % number for number in range(200)], partition=partition)
+        # Once: a worker that has nothing to do commits.
+        worker.poll()
+
+    return worker, feed
+
+
+def sum_of_caches(tasks: Iterable[Task]) -> int:
+    caches: list[Any] = [task.stores[STORE] for task in tasks]
+    return sum(cache.num_cached_bytes() for cache in caches)
 
 
 # -- corruption -----------------------------------------------------------------------------------------------

@@ -90,6 +90,12 @@ class Layered(StoreAgainstDicts):
         self.store.flush_cache()
         assert self.store.num_cached_bytes() == 0
 
+    @rule(num_rows=st.integers(1, 3))
+    def resize_cache(self, num_rows: int) -> None:
+        before = self.store.num_cached_bytes()
+        self.store.resize_cache(num_rows * ROW)
+        assert self.store.num_cached_bytes() == before
+
     @rule(refused=keys)
     def flush_while_the_changelog_refuses(self, refused: bytes) -> None:
         self.changelog.refused = {refused}

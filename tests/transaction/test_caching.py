@@ -137,6 +137,24 @@ def test_a_row_larger_than_the_cache_goes_straight_on(held: bool) -> None:
     assert stack.below.get(b"a") == large
 
 
+def test_a_smaller_bound_lets_the_rows_go_that_were_used_least_recently_with_the_next_write() -> None:
+    stack = Stack(4)
+    stack.put(b"a", b"b", b"c", b"d")
+    stack.cache.resize(2 * ROW)
+    assert stack.changelog.records == []
+    stack.put(b"e")
+    assert stack.changelog.keys() == [b"a", b"b", b"c"]
+    assert stack.held() == [b"d", b"e"]
+
+
+def test_a_larger_bound_holds_more_rows_back() -> None:
+    stack = Stack(1)
+    stack.put(b"a")
+    stack.cache.resize(3 * ROW)
+    stack.put(b"b", b"c")
+    assert stack.held() == [b"a", b"b", b"c"]
+
+
 def test_the_bytes_held_never_exceed_the_bound() -> None:
     stack = Stack(5)
     for number in range(200):

@@ -615,9 +615,12 @@ class BoundGraph:
 
     def table(self, store: str) -> Table:
         if store not in self.tables:
-            self.tables[store] = open_table(
-                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0), self.flight
+            share = self.task.cache_max_bytes.get(store, 0)
+            table = self.tables[store] = open_table(
+                self.task.own_stores[store], self.task, share, self.flight
             )
+            if table.capacity:
+                self.task.resize_caches[store] = table.resize
         return self.tables[store]
 
     def flush(self) -> None:

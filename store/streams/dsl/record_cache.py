@@ -219,13 +219,26 @@ class Table:
         """The record whose bytes are those of an entry: others may keep the same one."""
         self._changed_bytes = 0
         """What came to dirty entries since they were measured."""
-        self._measure_after = min(capacity // 8, _FIRST_MEASURED_BYTES)
+        self._measure_after = self._first_measured_after()
         self._written: OrderedDict[Hashable, Entry] = OrderedDict()
         self._clean: OrderedDict[Hashable, Entry] = OrderedDict()
         self._written_by_others = False
         self._in_flight: dict[Hashable, Any] = {}
         """Rows whose update is on its way, with the value that was forwarded before."""
         self._flight = flight
+
+    def _first_measured_after(self) -> int:
+        return min(self.capacity // 8, _FIRST_MEASURED_BYTES)
+
+    def resize(self, capacity: int) -> None:
+        """Take at most so many bytes from now on; neither this nor the capacity before is 0.
+
+        Nothing is written or forwarded here. What is clean leaves at once, if that is too much; what is not, with the
+        next entry that becomes dirty, or once it is flushed.
+        """
+        self.capacity = capacity
+        self._measure_after = self._first_measured_after()
+        self._forget_clean()
 
     def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
         """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
@@ -413,6 +426,7 @@ class Table:
             # One by one: whoever gets one may look for others.
             self._forward_written(*self._written.popitem(last=False))
         self._written_by_others = False
+        self._forget_clean()
 
     def settle(self, row: Any) -> None:
         """Write and forward what is held back of one row."""
@@ -459,6 +473,12 @@ class Table:
             return
         self.task.record = record
         self.forward(row, value, old if self.sends_old else None, time, headers)
+
+    def _forget_clean(self) -> None:
+        """Let go of what is clean, as far as all takes more than the capacity. The last one may do so, alone."""
+        while len(self._clean) > 1 and self.used > self.capacity:
+            _, entry = self._clean.popitem(last=False)
+            self.used -= entry[SIZE]
 
     def _make_room(self) -> None:
         """Let go of what was updated longest ago. A new entry may take the cache beyond its capacity, alone."""

@@ -25,7 +25,9 @@ from store.streams.dsl import (
     StreamsBuilder,
     TimeWindows,
 )
-from store.streams.dsl.record_cache import immutable, size_of
+from store.streams.dsl.record_cache import Table, immutable, size_of
+from store.streams.task import Task
+from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, UNCACHED, bytes_held, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -254,6 +256,103 @@ def test_a_cache_stays_within_its_capacity() -> None:
         pipe(running, [("in", f"key-{number}", 1, number) for number in range(200)])
         table: Any = running._tasks[0].processing
         assert 0 < table.tables["sums"].used <= 10_000
+
+
+def table_of(running: TestDriver) -> tuple[Task, Table]:
+    (task,) = running._tasks
+    processing: Any = task.processing
+    return task, processing.tables["sums"]
+
+
+def test_a_smaller_share_lets_go_of_what_was_updated_longest_ago_with_the_next_update() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 4_400}, auto_commit=False) as running:
+        pipe(running, [("in", key, 1, 1) for key in "abc"])
+        task, table = table_of(running)
+        task.share_memory(4)
+        assert list(table.dirty) == ["a", "b", "c"]
+        pipe(running, [("in", "d", 1, 1)])
+        assert list(table.dirty) == ["c", "d"]
+        running.commit()
+        assert output(running) == [(key, 1, 1) for key in "abcd"]
+
+
+def test_a_larger_share_holds_more_back() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 4_400}, auto_commit=False) as running:
+        task, table = table_of(running)
+        task.share_memory(4)
+        task.share_memory(1)
+        pipe(running, [("in", key, 1, 1) for key in "abcd"])
+        assert list(table.dirty) == ["a", "b", "c", "d"]
+
+
+def test_what_was_forwarded_leaves_at_once_for_a_smaller_share() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 44_000}, auto_commit=False) as running:
+        pipe(running, [("in", f"key-{number}", 1, 1) for number in range(50)])
+        running.commit()
+        task, table = table_of(running)
+        assert table.used > 4_400
+        task.share_memory(10)
+        assert 0 < table.used <= 4_400
+
+
+def test_what_a_commit_leaves_of_a_cache_is_within_its_new_share() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 44_000}, auto_commit=False) as running:
+        pipe(running, [("in", f"key-{number}", 1, 1) for number in range(50)])
+        task, table = table_of(running)
+        task.share_memory(10)
+        running.commit()
+        assert 0 < table.used <= 4_400
+
+
+def test_a_task_has_its_new_share_after_an_abort_too() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 44_000}, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        task, _ = table_of(running)
+        task.share_memory(10)
+        task.abort()
+        task.share_memory(20)
+        _, table = table_of(running)
+        assert table.capacity == 2_200
+
+
+def test_a_share_may_be_less_than_a_byte() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        task, _ = table_of(running)
+        pipe(running, [("in", "a", 1, 1)])
+        task.share_memory(1 << 21)
+        pipe(running, [("in", "b", 1, 1), ("in", "a", 1, 2)])
+        running.commit()
+        assert output(running) == [("a", 1, 1), ("b", 1, 1), ("a", 2, 2)]
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.sampled_from("abcde"),
+            st.integers(1, 3_000).map(lambda tasks: ("share", tasks)),
+            st.sampled_from(["commit", "abort"]),
+        ),
+        max_size=40,
+    )
+)
+@settings(max_examples=60)
+def test_results_are_the_same_whatever_share_a_cache_has_meanwhile(steps: list[Any]) -> None:
+    expected: dict[str, int] = {}
+    with driver(sums, CACHED, auto_commit=False) as running:
+        for step in steps:
+            if step == "commit":
+                running.commit()
+            elif step == "abort":
+                running._tasks[0].abort()
+                running.process()
+            elif isinstance(step, str):
+                expected[step] = expected.get(step, 0) + 1
+                pipe(running, [("in", step, 1, 1)])
+            else:
+                running._tasks[0].share_memory(step[1])
+        running.commit()
+        for topic in ("out", STORE):
+            assert {key: value for key, value, _ in output(running, topic)} == expected
 
 
 KEPT: dict[str, Callable[[StreamsBuilder], object]] = {
