@@ -860,10 +860,10 @@ class _Generator:
                 self._choose({**kept, "restore.batch.records": 1, "commit.records": 3, "poll.records": 3})
                 self._hosts = 1
                 short, long = 10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS
-                # At the second commit: a store without one has nothing to lack anything of.
-                away = Step(
-                    "long_absence", task=task, at=Point.KAFKA_COMMITTED, wait=random.choice((4, 5, 6))
-                )
+                # At the second commit: a store without one has nothing to lack anything of. One that comes to nothing
+                # leaves a changelog that goes on behind what the store has.
+                second = random.choice((Point.KAFKA_COMMITTED, Point.KAFKA_COMMITTED, Point.FLUSHED))
+                away = Step("long_absence", task=task, at=second, wait=random.choice((4, 5, 6)))
                 where = random.choice((None, Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
                 if where is None:
                     return [replace(away, amount=random.choice((short, long, long)))]

@@ -42,6 +42,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what-was-of-no-commit-is-taken-for-lost",
+        OWN,
+        "A store is rebuilt where retention has taken aborted records behind its offset.",
+        (
+            Edit(
+                "store.recovery.decision:decide",
+                "if last is not None and held.offset >= last:",
+                "if last is not None and held.offset > last:",
+            ),
+            Edit(f"{_RESTORE}:restore", "    place.note_end()\n", ""),
+        ),
+    ),
+    Mutant(
         "restore-starts-over",
         "KAFKA-20753",
         "Every start replays the whole changelog over what is there.",

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import inf
 
-from harness.faults import FAULTS, Occasion
+from harness.faults import FAULTS, Capability, Occasion
 from harness.history import (
     Ended,
     Injected,
     Listened,
     Reached,
     SetAside,
+    Started,
     StateObserved,
 )
 from harness.oracles.evidence import Evidence
@@ -160,12 +160,31 @@ def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> 
     last = max((row.offset for row in rows if row.offset < restart.held), default=-1)
     # The start cannot tell a marker that is gone, or what was of no commit, from a record.
     cut = evidence.final.changelogs[restart.store].start.get(partition, 0) > last + 1
-    if cut and evidence.exactly_once and not evidence.forgotten:
-        # But where the store has all that the last commit had: how far that went is noted.
-        end = inf if restart.end is None else restart.end
-        cut = any(restart.held <= row.offset < end for row in rows)
+    # But how far that went is noted with the last commit.
+    cut = cut and not _has_the_last_commit(evidence, restart)
     old = limit is not None and restart.told_ms + CLOCK_SLACK_MS > limit
     return cut or old
+
+
+def _has_the_last_commit(evidence: Evidence, restart: Restart) -> bool:
+    """Whether the last transaction of the task that can have been committed is in its store on this host, and the group
+    still has what was noted with it."""
+    if not evidence.exactly_once or evidence.forgotten:
+        return False
+    hosts: dict[int, int] = {}
+    has: int | None = None
+    for index, event in evidence.among(Started, Injected, Point.OFFSETS_SENT, Point.STORE_COMMITTED):
+        if index >= restart.event:
+            break
+        if isinstance(event, Injected):
+            # A disk may have lost what was not synced.
+            has = None if Capability.POWER in FAULTS[event.fault].needs else has
+        elif isinstance(event, Started) and event.task == restart.task:
+            hosts[event.incarnation] = event.host
+        elif isinstance(event, Reached) and event.task == restart.task:
+            has = hosts.get(event.incarnation) if event.point is Point.STORE_COMMITTED else None
+    begun = evidence.events[restart.event]
+    return isinstance(begun, SetAside) and begun.host == has
 
 
 def _finding(evidence: Evidence, restart: Restart, what: str, expected: object, actual: object) -> Finding:
