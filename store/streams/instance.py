@@ -269,8 +269,15 @@ class Instance:
 
         Raises `LogError` for topics that do not exist or do not fit, and what a relocation raises.
         """
+        self._check_new()
+        self._begin()
+
+    def _check_new(self) -> None:
         if self._threads or self._stopping.is_set():
             raise ProtocolError("these streams were started before; make new ones")
+
+    def _begin(self) -> None:
+        """Start, also where it is asked to end by now."""
         self._prepare()
         if self._handler is not None:
             requests = self._requests = _Requests(self._log, self.application.application_id)

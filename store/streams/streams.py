@@ -117,9 +117,10 @@ class Streams(Instance):
 
         Raises the error of a thread that failed, after the others have ended.
         """
+        self._check_new()
         with self._signals():
             try:
-                self.start()
+                self._begin()
                 self.wait()
             finally:
                 self.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -477,6 +478,25 @@ def test_a_second_signal_to_stop_does_what_it_did_before(
         signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is before
     assert stopped == [True]
+
+
+def test_a_signal_that_comes_before_the_start_ends_a_run_in_order(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = place.streams("a")
+    signals = running._signals
+
+    @contextmanager
+    def at_once() -> Iterator[None]:
+        with signals():
+            signal.raise_signal(signal.SIGTERM)
+            yield
+
+    monkeypatch.setattr(running, "_signals", at_once)
+    running.run()
+    assert running.state is State.NOT_RUNNING
+    with pytest.raises(ProtocolError, match="make new ones"):
+        running.run()
 
 
 def test_topics_that_do_not_exist_are_named(place: Place, unique: Callable[[str], str]) -> None:
