@@ -7,7 +7,7 @@ from harness.mutants.mutant import OWN, Mutant
 
 _TASK = "store.streams.task:Task"
 _COMMIT = f"{_TASK}._commit_at_least_once"
-_POSITIONS = "self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))"
+_POSITIONS = "self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by({})))"
 
 MUTANTS = (
     Mutant(

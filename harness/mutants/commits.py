@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "partial(producer.send_offsets, group, self._positions, self._committed_by)",
-                "partial(producer.send_offsets, group, dict([*self._positions.items()][:1]), self._committed_by)",
+                "partial(producer.send_offsets, group, self._positions, ",
+                "partial(producer.send_offsets, group, dict([*self._positions.items()][:1]), ",
             ),
         ),
     ),

@@ -290,8 +290,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.joins:JoinWindows.retention_ms",
-                "self.size_ms + self.grace_ms",
-                "self.size_ms",
+                "max(self.size_ms, self.before_ms, self.after_ms) + self.grace_ms",
+                "max(self.size_ms, self.before_ms, self.after_ms)",
             ),
         ),
     ),
