@@ -51,7 +51,6 @@ MUTANTS = (
                 "if last is not None and held.offset >= last:",
                 "if last is not None and held.offset > last:",
             ),
-            Edit(f"{_RESTORE}:restore", "    place.note_end()\n", ""),
         ),
     ),
     Mutant(

@@ -229,7 +229,6 @@ def restore(
             raise RestoreBrokenOffError(
                 f"{whose}: the restore of {changelog} ends at offset {place.position}, before {bounds.end}"
             )
-    place.note_end()
     if not at_end(start, bounds) or place.outdated(began):
         place.reached_end(began)
     place.keep()
@@ -375,24 +374,14 @@ class Place:
         )
 
     def begin(self, start: int, bounds: Offsets) -> None:
-        """Go on there. Where retention has taken all that the store holds, that it lacks nothing before is noted."""
+        """Go on there. Where retention has taken all that the store holds, note that it lacks nothing before: what is
+        written next does not follow on its own offset, and a store that lacks that would seem to lack more."""
         self.position = start
         if self.committed is not None and self.committed.offset + 1 < start == bounds.earliest == bounds.end:
-            self._note_that_nothing_lacks()
-
-    def note_end(self) -> None:
-        """All was read. Where more than a marker follows the last record, that nothing of it lacks is noted: retention
-        may take it, and a store that lacks what was of no commit would seem to lack what was."""
-        if self.committed is not None and self.committed.offset + 2 < self.position:
-            self._note_that_nothing_lacks()
-
-    def _note_that_nothing_lacks(self) -> None:
-        """Of what lies before the position."""
-        assert self.committed is not None
-        self.committed = self.committed._replace(offset=self.position - 1)
-        self.store.restore_batch((), {self.changelog: self.position - 1})
-        if not self._own and self._offsets is not None:
-            self._offsets.restoring(self.changelog, self.committed, 0)
+            self.committed = self.committed._replace(offset=start - 1)
+            self.store.restore_batch((), {self.changelog: start - 1})
+            if not self._own and self._offsets is not None:
+                self._offsets.restoring(self.changelog, self.committed, 0)
 
     def take(self, fetch: Fetch, began: int) -> None:
         """Write what was read, and the offset that it reaches.

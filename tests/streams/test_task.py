@@ -727,9 +727,8 @@ KEPT = persistent_window_store(STORE, 1_000, 100)
 
 @pytest.mark.requirement("129.3")
 @pytest.mark.parametrize("mechanism", ["rocksdb_indexbatch", "rocksdb_secondary"])
-@pytest.mark.parametrize("back", ["at once", "after long"])
 def test_windows_outlive_a_crash_in_a_transaction_and_an_absence_in_which_their_changelog_expires(
-    mechanism: str, back: str, caplog: pytest.LogCaptureFixture
+    mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The aborted records lie between the store's offset and the beginning of the changelog then."""
     config = StreamsConfig.of({"statestore.transactional.mechanism": mechanism})
@@ -738,11 +737,6 @@ def test_windows_outlive_a_crash_in_a_transaction_and_an_absence_in_which_their_
         cluster.run(task)
     cluster.feed(b"b")
     cluster.run_until_killed(cluster.task(config), Point.FLUSHED, 1)
-    if back == "at once":
-        with cluster.task(config):
-            pass
-        # And the note of the last commit is taken away.
-        cluster.broker.commit_offsets("app", {SOURCE: 1})
     cluster.clock.sleep(30 * 86_400.0)
     assert cluster.broker.retain(CHANGELOG) > 0
     with cluster.task(config) as task:
