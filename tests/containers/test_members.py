@@ -80,7 +80,9 @@ def test_a_host_stands_still_or_is_cut_off_until_its_session_has_ended_and_anoth
     taken = {
         event.task for event in events[since:] if isinstance(event, Started) and event.host != struck.host
     }
-    assert taken == {"0_0", "0_1", "0_2"}
+    # The other one may have had its share before.
+    had = {event.task for event in events if isinstance(event, Injected) and event.host == struck.host}
+    assert {"0_1"} <= had <= taken
 
 
 def test_a_member_that_is_expelled_on_another_host_loses_what_it_has(world: ContainerWorld) -> None:

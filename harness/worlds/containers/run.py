@@ -384,6 +384,12 @@ class ContainerRun(RealRun):
 
     # -- one run ----------------------------------------------------------------------------------------------
 
+    def drive(self) -> None:
+        if len(self.machine.brokers.all) > 1:
+            # Of the topics that were just made one of several may not have heard for longer than its clients wait.
+            self.machine.brokers.until_agreed()
+        super().drive()
+
     def finish(self) -> None:
         self.machine.brokers.until_agreed()
         # What a client knows of before may lead it to a broker that answers as the leader that it was, for the moment
