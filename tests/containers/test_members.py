@@ -71,7 +71,7 @@ def test_each_fault_of_machines_strikes_members_and_the_pipeline_holds(
     assert name in struck(run(world, asked))
 
 
-@pytest.mark.parametrize("zombie", ["pause", "isolate"])
+@pytest.mark.parametrize("zombie", ["pause", pytest.param("isolate", marks=pytest.mark.long)])
 def test_a_host_stands_still_or_is_cut_off_until_its_session_has_ended_and_another_one_has_its_tasks(
     world: ContainerWorld, zombie: str
 ) -> None:

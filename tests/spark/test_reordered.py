@@ -55,7 +55,7 @@ def places(running: Running) -> dict[tuple[str, str], tuple[str, int]]:
 
 
 @pytest.mark.requirement("13627.1", "13627.4")
-@pytest.mark.parametrize("way", ["stopped", "killed"])
+@pytest.mark.parametrize("way", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 def test_a_query_that_starts_as_another_version_moves_the_stores_and_counts_on(
     running: Running, way: str
 ) -> None:
