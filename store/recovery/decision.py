@@ -27,10 +27,10 @@ What a task, a standby or a global store finds after each crash, and why going o
 * *Killed while restoring.* Whole batches are there, each with its offset, or with an older entry: CONTINUE.
 * *Killed while a store was set aside.* Its entry goes first: data without an offset, REBUILD; or nothing at all,
   restored from the start.
-* *Away for long.* Retention may have cut the log behind the store's offset (REBUILD), or have taken all of it, with
-  nothing that the store lacked (CONTINUE), which what was noted with the last commit tells where a transaction that was
-  aborted came behind that; or compaction may have removed deletions that the store never saw, which
-  shows in no offset; that is judged by time, see below.
+* *Away for long.* Retention may have cut the log behind the store's offset (REBUILD), or have taken nothing that the
+  store lacked (CONTINUE): all of the log but a marker, or what was of no commit, by what the last commit has noted. Or
+  compaction may have removed deletions that the store never saw, which shows in no offset; that is judged by time, see
+  below.
 * *The log was deleted, made anew or truncated.* It then ends before the store. Of a changelog, the store is the
   only whole copy that is left: REFUSE, nothing is changed. A global store is only a copy of its topic: REBUILD.
 * *Bytes were damaged* (`StoreCorruptedError` at open, while restoring, or at a later read). Nothing in the store can

@@ -141,11 +141,11 @@ def _pack(observed: Mapping[str, int]) -> str:
             break
         packed += entry + digest
         before = time
-    return urlsafe_b64encode(packed).decode().rstrip("=")
+    return _text_of(packed)
 
 
 def _unpack(text: str) -> dict[str, int]:
-    packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    packed = _bytes_of(text)
     found: dict[str, int] = {}
     at = time = 0
     while at < len(packed):
@@ -156,6 +156,14 @@ def _unpack(text: str) -> dict[str, int]:
     return found
 
 
+def _text_of(packed: bytes | bytearray) -> str:
+    return urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _bytes_of(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
 
@@ -164,7 +172,7 @@ def note_of_inputs(ids: Mapping[str, str]) -> str:
     """What a note says of which topics the inputs are, of their ids: digests of the name and the id of each. Older
     versions read it as the time of an operator that they do not have."""
     packed = b"".join([_digest(topic) + _digest(ids[topic]) for topic in sorted(ids)[:_MOST_INPUTS]])
-    return f", {_INPUTS}{urlsafe_b64encode(packed).decode().rstrip('=')} at 0" if packed else ""
+    return f", {_INPUTS}{_text_of(packed)} at 0" if packed else ""
 
 
 def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
@@ -173,7 +181,7 @@ def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
     match = _NOTED_INPUTS.match(metadata)
     if match is None:
         return set()
-    packed = urlsafe_b64decode(match[2] + "=" * (-len(match[2]) % 4))
+    packed = _bytes_of(match[2])
     entries = [packed[at : at + 2 * _DIGEST] for at in range(0, len(packed), 2 * _DIGEST)]
     known = {entry[:_DIGEST]: entry[_DIGEST:] for entry in entries}
     return {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
@@ -183,13 +191,13 @@ def note_of_changelogs(ends: Mapping[str, int]) -> str:
     """What a note says of how far the changelogs of stores go with that commit: the digest of a store's name, and the
     offset of the last record of its changelog. Older versions read it as they do `note_of_inputs`."""
     packed = b"".join([_digest(store) + varint.encode(ends[store]) for store in sorted(ends)[:_MOST_LOGGED]])
-    return f", {_LOGGED}{urlsafe_b64encode(packed).decode().rstrip('=')} at 0" if packed else ""
+    return f", {_LOGGED}{_text_of(packed)} at 0" if packed else ""
 
 
 def last_logged(metadata: str, store: str) -> int | None:
     """The offset of the last record that the changelog of a store had at that commit; None where that is not noted."""
     match = _NOTED_LOGGED.match(metadata)
-    packed = b"" if match is None else urlsafe_b64decode(match[2] + "=" * (-len(match[2]) % 4))
+    packed = b"" if match is None else _bytes_of(match[2])
     found: dict[bytes, int] = {}
     at = 0
     while at < len(packed):

@@ -609,8 +609,6 @@ class Task:
 
     def _last_logged(self, name: str, reader: GroupReader) -> int | None:
         """How far the changelog of a store went with the last commit, as noted with that."""
-        if not self._config.exactly_once:
-            return None
         said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
         return ordinals.last_logged_of(said.values(), name)
 
