@@ -279,11 +279,11 @@ MUTANTS = (
         (
             Edit(
                 f"{_OPERATORS}:Aggregate.bind",
-                "                old = entry[0]\n"
-                "                entry[0] = fold(key, value, old)\n"
+                "next fold may change.\n"
+                "                entry[0] = own(new) if new is value else new\n"
                 "                if timestamp > entry[1] or old is None:\n",
-                "                old = entry[0]\n"
-                "                entry[0] = fold(key, value, old)\n"
+                "next fold may change.\n"
+                "                entry[0] = own(new) if new is value else new\n"
                 "                if timestamp > entry[1]:\n",
             ),
         ),

@@ -440,7 +440,8 @@ class Aggregate:
                 if counts and old is not None:
                     entry[0] = old + 1
                 else:
-                    entry[0] = fold(key, value, old)
+                    new = fold(key, value, old)
+                    entry[0] = own(new) if new is value else new
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record
@@ -451,7 +452,9 @@ class Aggregate:
             else:
                 entry = find(row, key)
                 old = entry[0]
-                entry[0] = fold(key, value, old)
+                new = fold(key, value, old)
+                # Others have the record's value too, which the next fold may change.
+                entry[0] = own(new) if new is value else new
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record

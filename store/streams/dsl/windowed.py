@@ -246,10 +246,12 @@ class TimeWindowAggregate:
                 if entry is None:
                     entry = find(at, Windowed(key, Window(start, start + size)))
                     was_dirty, old = False, entry[0]
-                    entry[0] = fold(key, value, old)
                 else:
                     was_dirty, old = True, entry[0]
-                    entry[0] = fold(key, value, old)
+                new = fold(key, value, old)
+                # Other windows have the record's value too, which the next fold may change.
+                entry[0] = own(new) if new is value else new
+                if was_dirty:
                     dirty.move_to_end(at)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from store.serdes import FloatSerde, JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl import Materialized, StreamsBuilder, TimeWindows
 from store.streams.dsl.operators import ChangeSerde
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
@@ -101,6 +102,43 @@ def test_a_fold_may_change_its_aggregate_in_place(config: Mapping[str, object] |
     with driver(build, config) as running:
         pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2), ("in", "b", 3, 3), ("in", "a", 4, 4)])
         assert output(running)[-1] == ("all", 4, 4)
+
+
+def adds(agg: dict[str, int], value: dict[str, int]) -> dict[str, int]:
+    """In place; the first value is the first aggregate."""
+    agg["n"] += value["n"]
+    return agg
+
+
+def takes(_: str, value: dict[str, int], agg: dict[str, int]) -> dict[str, int]:
+    return adds(agg, value) if agg else value
+
+
+def named(name: str, _: Any, value: Any) -> tuple[str, Any]:
+    return name, value
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_a_first_value_that_is_the_aggregate_is_not_that_of_other_aggregates(
+    config: Mapping[str, object],
+) -> None:
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key()
+        for name, table in (
+            ("first", group.reduce(adds)),
+            ("second", group.reduce(adds)),
+            ("third", group.aggregate(dict, takes)),
+        ):
+            table.to_stream().map(partial(named, name)).to("out")
+        windows = group.windowed_by(TimeWindows.of_size(20).advance_by(10)).reduce(adds).to_stream()
+        windows.map(lambda k, v: (f"from {k.window.start}", v)).to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "a", {"n": n}, time) for n, time in ((1, 15), (2, 16), (4, 25))])
+        running.commit()
+        latest = {key: value["n"] for key, value, _ in output(running)}
+    tables = dict.fromkeys(["first", "second", "third"], 7)
+    assert latest == tables | {"from 0": 3, "from 10": 7, "from 20": 4}
 
 
 def test_grouping_by_another_key_goes_by_way_of_a_repartition_topic() -> None:
