@@ -24,9 +24,10 @@ only when they are flushed, and a crash between any two steps. The argument:
   what was refused for its time, which a client does not say again: it is recognised by that as well, since the same key
   and value may come with another one. All this is forgotten with the commit that has it.
 * A record for a changelog is never left out: the store would hold what its changelog does not.
-* Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
-  one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an
-  error is raised.
+* Where an operator has held a result back, and forwards it at a commit or to make room, several records may have gone
+  into it, and the last one need not be at fault. So the transaction is aborted, and until the next commit each record
+  that is read again has all that it leads to forwarded before the next one. Under at least once
+  such an error is raised.
 * What an operator lets go that may be of records long committed (a row of `suppress`, a window that is closed, a record
   that found no partner) is no fault of the record that lets it go. Such a result is passed over by itself: the
   transaction is aborted, the input is read again, and when the same result is due its dead letters are sent instead.
@@ -329,6 +330,8 @@ class Faults:
     """Those for which they were sent in the transaction that is open."""
     differing: Counter[tuple[str, bytes | None]] = field(default_factory=Counter)
     """Operator and key → how often a result was another one than that to be passed over, since the last commit."""
+    one_by_one: bool = False
+    """Whether nothing is held back beyond a record, until the next commit: what was has raised."""
     due: dict[tuple[str, int], int] = field(default_factory=dict)
     """Operator and number of a schedule of the wall clock → when it was due next, at the last commit."""
 
@@ -356,6 +359,7 @@ class Faults:
 
     def committed(self, positions: dict[TopicPartition, int]) -> None:
         """What lies before these positions is done with."""
+        self.one_by_one = False
         self.refused.clear()
         self.suspects.clear()
         self.differing.clear()

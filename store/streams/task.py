@@ -1020,7 +1020,7 @@ class Task:
         assert processing is not None
         process = processing.process
         positions = self._positions
-        skipped = self._faults.skipped.get(tp)
+        skipped, one_by_one = self._faults.skipped.get(tp), self._faults.one_by_one
         commit_is_due, after_failure, in_transaction = (
             self._commit_is_due,
             self._after_failure,
@@ -1046,10 +1046,12 @@ class Task:
                     context.commit()
                 else:
                     process(record)
+                    if one_by_one:
+                        processing.flush()
                 if context.failure is not None:
                     raise context.failure
             except Exception as error:
-                if not self._goes_on(context, error):
+                if not self._goes_on(context, error, held_back=context.record is not record):
                     self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
                     raise
                 if isinstance(error, DeserializationError):
@@ -1070,9 +1072,12 @@ class Task:
         if timing is not None:
             timing.count(record.timestamp)
 
-    def _goes_on(self, context: TaskContext, error: Exception) -> bool:
+    def _goes_on(self, context: TaskContext, error: Exception, *, held_back: bool) -> bool:
         """Whether the record counts as processed all the same, by what a handler says. It is the one that the context
         stands at: where a cache has forwarded, the one that it had last.
+
+        What was `held_back` may be of several records, and the last of them need not be the one at fault. So nobody is
+        asked then, and all is read again, with nothing held back beyond a record.
 
         Raises `RecordFailedError` where everything since the last commit has to be processed again without it, see
         `store.streams.handlers`.
@@ -1089,6 +1094,12 @@ class Task:
         # A punctuator's has no place; and what was committed is not read again.
         if record.offset < self._committed.get(tp, 0):
             return False
+        if held_back and self._producer is not None and not self._faults.one_by_one:
+            self._faults.one_by_one = True
+            raise RecordFailedError(
+                f"task {self.task_id}: what was held back raised {type(error).__name__}, and nothing is held back "
+                "while the input is read again, so that the record at fault is found"
+            ) from error
         response = context.decide(handler, error)
         if not response.resumes:
             return False
@@ -1415,7 +1426,7 @@ class Task:
                 raise self._context.failure
         except Exception as error:
             if self._producer is not None:
-                self._goes_on(self._context, error)
+                self._goes_on(self._context, error, held_back=True)
             self._note(error, f"while task {self.task_id} flushed what its processing held back")
             raise
         for store in self.stores.values():

@@ -116,14 +116,43 @@ def test_a_record_that_raises_behind_a_store_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("cache", [1, 1 << 20])
-def test_what_raises_when_a_cache_forwards_is_the_record_that_it_had_last(cache: int) -> None:
-    """One after the other, until none is left that makes it raise."""
+def test_what_raises_when_a_cache_forwards_is_each_record_that_makes_it_raise(cache: int) -> None:
+    """One after the other, until none is left."""
     records = [(b"a", GOOD), (b"bad", GOOD), (b"b", GOOD), (b"bad", GOOD), (b"a", GOOD)]
     cluster = cluster_of(counting, *records)
     run(cluster, statestore_cache_max_bytes=cache)
     assert dict(counts(cluster)) == {b"a": 2, b"b": 1}
     assert offsets(cluster) == [1, 3]
     assert b"bad" not in [record.key for record in seen(cluster, "app-counts-changelog")]
+
+
+def listing(builder: StreamsBuilder) -> None:
+    """Lists JSON values by key. A list with 0 in it cannot be told, nor one with 1 be written."""
+
+    def add(_: str, value: int, agg: list[object]) -> list[object]:
+        return [*agg, object() if value == 1 else value]
+
+    def check(_: str, agg: list[object]) -> None:
+        if 0 in agg:
+            raise ValueError(f"{agg} has a 0")
+
+    group = builder.stream("in").group_by_key()
+    group.aggregate(list, add, materialized="lists").to_stream().peek(check).to("out")
+
+
+@pytest.mark.parametrize("cache", [0, 1, 1 << 20])
+@pytest.mark.parametrize("bad", [b"0", b"1"])
+def test_a_record_that_makes_an_aggregate_raise_takes_no_later_record_of_its_key_along(
+    cache: int, bad: bytes
+) -> None:
+    """What a cache had last is in order, and raises for what came before it."""
+    values = [b"2", bad, b"3", b"4", bad, b"5", b"6"]
+    records = [record for value in values for record in ((b"a", value), (b"b", b"7"))]
+    cluster = cluster_of(listing, *records)
+    run(cluster, statestore_cache_max_bytes=cache)
+    assert offsets(cluster) == [2, 8]
+    told = {record.key: record.value for record in seen(cluster, "out")}
+    assert told == {b"a": b"[2,3,4,5,6]", b"b": b"[7,7,7,7,7,7,7]"}
 
 
 def test_what_raises_when_a_cache_is_flushed_is_raised_under_at_least_once() -> None:
