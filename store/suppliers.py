@@ -631,6 +631,8 @@ def _expiring(retention_ms: int) -> Mapping[str, str]:
         **_compacted(),
         "cleanup.policy": "compact,delete",
         "retention.ms": str(retention),
+        # Of a broker that has a bound for all topics this one would lose what has not expired.
+        "retention.bytes": "-1",
         **_SEGMENTS,
     }
 

@@ -19,10 +19,12 @@ _POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.time
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
+    "retention.bytes": "-1",
     "segment.bytes": str(50 << 20),
     "message.timestamp.type": "CreateTime",
 }
-"""As in Kafka Streams: nothing in such a topic expires, since it is input that was not processed yet."""
+"""Nothing in such a topic expires, since it is input that was not processed yet. As in Kafka Streams, but for
+the bytes, which brokers may bound for all topics."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,9 @@ def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
         ]
         return longs[0] < longs[1]
 
-    if "delete" in has and lasts_less("retention.ms"):
-        return "retention.ms"
+    for setting in ("retention.ms", "retention.bytes"):
+        if "delete" in has and lasts_less(setting):
+            return setting
     # What is 0 by default is absent, or the broker's.
     if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
         return _LAG

@@ -202,6 +202,7 @@ def test_the_topics_between_sub_topologies_never_expire() -> None:
     repartition = topics["app-counts-repartition"]
     assert repartition.partitions == 4
     assert (repartition.config["cleanup.policy"], repartition.config["retention.ms"]) == ("delete", "-1")
+    assert repartition.config["retention.bytes"] == "-1"
     assert topics["app-counts-changelog"].partitions == 4
     assert topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
 
@@ -212,6 +213,7 @@ def test_the_changelog_of_windows_expires_after_them() -> None:
     (spec,) = b.build().internal_topics(lambda _: 1)
     assert spec.config["cleanup.policy"] == "compact,delete"
     assert spec.config["retention.ms"] == str(10 + 24 * 60 * 60 * 1000)
+    assert spec.config["retention.bytes"] == "-1"
 
 
 def test_a_repartition_topic_has_the_number_of_partitions_that_is_asked_for() -> None:
@@ -552,6 +554,7 @@ def test_nothing_is_piped_to_a_topic_that_nobody_knows() -> None:
 KEPT = {
     "cleanup.policy": "compact,delete",
     "retention.ms": "1000",
+    "retention.bytes": "2000",
     "min.compaction.lag.ms": "500",
     "message.timestamp.type": "CreateTime",
 }
@@ -562,6 +565,7 @@ KEPT = {
     [
         ("cleanup.policy", "delete"),
         ("retention.ms", "999"),
+        ("retention.bytes", "1999"),
         ("min.compaction.lag.ms", "0"),
         ("message.timestamp.type", "LogAppendTime"),
     ],
@@ -575,7 +579,13 @@ def test_a_topic_of_the_applications_own_that_loses_what_it_must_keep_is_refused
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"retention.ms": "-1"}, {"retention.ms": "1001", "min.compaction.lag.ms": "501"}]
+    "more",
+    [
+        {},
+        {"retention.ms": "-1"},
+        {"retention.bytes": "-1"},
+        {"retention.ms": "1001", "min.compaction.lag.ms": "501"},
+    ],
 )
 def test_a_topic_that_keeps_more_is_taken(more: dict[str, str]) -> None:
     check_kept(TopicSpec("app-w-changelog", 1, KEPT), KEPT | more)
@@ -585,6 +595,11 @@ def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() ->
     wanted = TopicSpec("app-repartition", 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     with pytest.raises(LogError, match=r"retention\.ms=604800000, and has to have -1"):
         check_kept(wanted, {"cleanup.policy": "delete", "retention.ms": "604800000"})
+
+
+def test_a_topic_of_which_no_bytes_are_said_may_have_a_bound() -> None:
+    wanted = {"cleanup.policy": "compact,delete", "retention.ms": "1"}
+    check_kept(TopicSpec("app-changelog", 1, wanted), {**wanted, "retention.bytes": "1"})
 
 
 def test_a_stream_of_another_builder_is_refused_and_not_left_out_in_silence() -> None:
