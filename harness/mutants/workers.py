@@ -50,7 +50,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}._give_up",
-                "        self._drop(partition)\n",
+                "        self._drop(partition, error)\n",
                 "        for one in list(self.tasks):\n            self._drop(one)\n",
             ),
         ),

@@ -230,7 +230,7 @@ class Worker:
                 except BaseException as error:
                     if self._untold:
                         error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
-                    self._drop(partition)
+                    self._drop(partition, error)
                     raise
         progress |= self.replicas.update(busy=progress)
         self._purge()
@@ -325,8 +325,8 @@ class Worker:
                             self._give_up(partition, error)
                             due.remove(partition)
                             continue
-                        except BaseException:
-                            self._drop(partition)
+                        except BaseException as error:
+                            self._drop(partition, error)
                             raise
                         task = self.tasks.get(partition)
                         if task is not None and not self._owes_commit(task) and not self._before_ends(task):
@@ -354,8 +354,8 @@ class Worker:
                 task.refresh_positions()
             except FencedError as error:
                 self._give_up(partition, error)
-            except BaseException:
-                self._drop(partition)
+            except BaseException as error:
+                self._drop(partition, error)
                 raise
         self._tell_of_lost()
 
@@ -443,8 +443,8 @@ class Worker:
             except CrashproofError as error:
                 _log.warning("task %s could not be committed: %s", self._topology.task_id(partition), error)
                 self._drop(partition)
-            except BaseException:
-                self._drop(partition)
+            except BaseException as error:
+                self._drop(partition, error)
                 raise
 
     def _commits(self, partitions: Collection[int]) -> Iterator[tuple[int, Callable[[], None]]]:
@@ -658,7 +658,7 @@ class Worker:
             raise error
         _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
         self._count_failure(partition, task, error)
-        self._drop(partition)
+        self._drop(partition, error)
 
     def _check_reaches(self, task: Task) -> None:
         """Raise `InputChangedError` for an input that ends before the task's position.
@@ -757,12 +757,20 @@ class Worker:
         if failures > QUICK_TRIES:
             self._clock.sleep(min(_FIRST_PAUSE_S * 2 ** (failures - QUICK_TRIES - 1), _LONGEST_PAUSE_S))
 
-    def _drop(self, partition: int) -> None:
-        """Close a task, so that the next step makes a new incarnation."""
+    def _drop(self, partition: int, because: BaseException | None = None) -> None:
+        """Close a task, so that the next step makes a new incarnation. What a processor raises as it is closed is
+        raised, unless it is closed `because` of an error: that stays the one that counts."""
         self._aborts.pop(partition, None)
         task = self.tasks.pop(partition, None)
-        if task is not None:
+        if task is None:
+            return
+        try:
             task.close()
+        except Exception as another:
+            if because is None:
+                raise
+            because.add_note(f"closing task {task.task_id} failed too: {another!r}")
+            _log.warning("task %s: closing it failed too: %r", task.task_id, another)
 
     def _forget(self, partition: int) -> None:
         """What is known of a task that is others' from now on, open or not, holds no more."""
@@ -774,7 +782,7 @@ class Worker:
         self._partitions.remove(partition)
         self._waiting.discard(partition)
         self._forget(partition)
-        self._drop(partition)
+        self._drop(partition, error)
         for task in self.tasks.values():
             task.share_memory(self._others + len(self._partitions))
         self._lost[partition] = error

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.worlds.sim.disk import Host
 from store.config import StoreType, StreamsConfig
-from store.errors import LogError, SerdeError
+from store.errors import LogError, SerdeError, TaskLostError
 from store.metrics import Metrics
 from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
@@ -28,6 +28,7 @@ from store.streams.dsl import (
     StreamsBuilder,
     TimeWindows,
 )
+from store.streams.worker import Worker
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
@@ -430,3 +431,50 @@ def test_the_driver_opens_a_task_anew_with_the_global_stores_of_its_sub_topology
             driver.pipe_input("in", "k", value)
         came = [record.value for record in driver.read_output("out", value_serde=JsonSerde())]
     assert came == ["Ann one", "Ann two"]
+
+
+def poll_on(worker: Worker) -> None:
+    for _ in range(10):
+        worker.poll()
+
+
+class Unclosable:
+    """Refuses a record, and to be closed."""
+
+    def process(self, record: StreamRecord) -> None:
+        raise ValueError(f"{record.value} is bad")
+
+    def close(self) -> None:
+        raise RuntimeError("it is stuck")
+
+
+def test_what_has_ended_a_task_is_raised_and_not_what_its_processors_raise_as_they_are_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = cluster_of(lambda builder: builder.stream("in").process(Unclosable), (b"a", GOOD))
+    worker = cluster.worker(StreamsConfig())
+    try:
+        with pytest.raises(ValueError, match="is bad") as raised:
+            poll_on(worker)
+        assert "closing task 0_0 failed too: RuntimeError('it is stuck')" in raised.value.__notes__
+        assert "task 0_0: closing it failed too: RuntimeError('it is stuck')" in caplog.messages
+    finally:
+        worker.close()
+
+
+def test_a_task_that_was_taken_over_is_told_of_whatever_its_processors_raise_as_they_are_closed() -> None:
+    class Stuck(Unclosable):
+        def process(self, record: StreamRecord) -> None: ...
+
+    cluster = cluster_of(lambda builder: builder.stream("in").process(Stuck))
+    told: list[int] = []
+    worker = cluster.worker(StreamsConfig(), on_lost=lambda partition, _: told.append(partition))
+    try:
+        worker.poll()
+        cluster.worker(StreamsConfig(), storage=cluster.storage(Host(1))).poll()
+        cluster.broker.append("in", b"a", GOOD, partition=0, timestamp=1)
+        with pytest.raises(TaskLostError):
+            poll_on(worker)
+        assert told == [0]
+    finally:
+        worker.close()
