@@ -1,18 +1,19 @@
 """A catalog of prices: all that a key-value store can be asked, with keys that are prefixes of each other.
 
 Input, keyed by product: a number sets its price, null takes the product out, `{"offer": n}` sets the price of one that
-has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there.
-"raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names
-start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that begin with
-this one, or for b after all products, and "sweep last" takes that out as "sweep" does; `{"beside": n}` sets the price
-of the first name after all products that begin with this one, as b is to a, and lists these; "list" lists all, "near"
-those from the product b down to this one, or, where that is b, from the last one. "clear" makes all products whose
-names start with this one dearer by 1, opens two iterators over them and takes them out before it reads either.
+has none, `{"pair": n}` sets that of the product, twice in one call, and takes out its twin, or puts the twin in if it
+is not there. "raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products
+whose names start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that
+begin with this one, or for b after all products, and "sweep last" takes that out as "sweep" does; `{"beside": n}` sets
+the price of the first name after all products that begin with this one, as b is to a, and lists these; "list" lists
+all, "near" those from the product b down to this one, or, where that is b, from the last one, "beyond" those from this
+one to the last that there may be. "clear" makes all products whose names start with this one dearer by 1, opens two
+iterators over them and takes them out before it reads either.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
 last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for "clear"
-what either iterator had, then what is left; for "list" and "beside" those listed; for "near" each odd price with the
-name that comes next.
+what either iterator had, then what is left; for "list", "beside" and "beyond" those listed, the last one first for
+"beyond" where the product is b; for "near" each odd price with the name that comes next.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
         case {"pair": int(price)}:
             before = catalog.get(product + TWIN)
             twin = b"%d" % price if before is None else None
-            catalog.put_all([(product, b"%d" % price), (product + TWIN, twin)])
+            catalog.put_all([(product, b"0"), (product, b"%d" % price), (product + TWIN, twin)])
             return _price(before)
         case "raise":
             met = []
@@ -99,6 +100,10 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
         case {"beside": int(price)}:
             catalog.put(product[:-1] + bytes([product[-1] + 1]), b"%d" % price)
             with catalog.prefix_scan(product) as rows:
+                return _readable(rows)
+        case "beyond":
+            scan = catalog.reverse_range if product == LAST else catalog.range
+            with scan(product, LATTER) as rows:
                 return _readable(rows)
         case "near":
             near = []
@@ -151,7 +156,7 @@ class Scenario(scenarios.Scenario):
         value = random.choice(
             (
                 *(price, price, {"pair": price}, {"offer": price}, {"last": price}, None),
-                *("raise", "sweep", "sweep last", "clear", "list", "near", {"beside": price}),
+                *("raise", "sweep", "sweep last", "clear", "list", "near", "beyond", {"beside": price}),
             )
         )
         return Sample(random.choice(("a", "ann", "anna", "b")), value)
@@ -180,6 +185,9 @@ class Scenario(scenarios.Scenario):
             catalog[product[:-1] + chr(ord(product[-1]) + 1)] = record.value["beside"]
             begun = [list(row) for row in sorted(catalog.items()) if row[0].startswith(product)]
             return [Output("output", product, begun)]
+        if record.value == "beyond":
+            beyond = [list(row) for row in catalog.between(product, None)]
+            return [Output("output", product, beyond[::-1] if product == LAST.decode() else beyond)]
         if record.value == "near":
             upper = None if product == LAST.decode() else LAST.decode()
             near = [list(row) for row in reversed(catalog.between(product, upper))]
@@ -214,7 +222,7 @@ class Scenario(scenarios.Scenario):
         if record.topic != "input":
             return False
         match record.value:
-            case None | "raise" | "sweep" | "sweep last" | "clear" | "list" | "near":
+            case None | "raise" | "sweep" | "sweep last" | "clear" | "list" | "near" | "beyond":
                 return True
             case {"offer": price} | {"pair": price} | {"last": price} | {"beside": price}:
                 return type(price) is int and len(record.value) == 1

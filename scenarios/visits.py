@@ -136,7 +136,10 @@ class Scenario(scenarios.Scenario):
     summary = "Sessions of the DSL, forwarded with each change or when they have ended; hopping and sliding windows."
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
-    durations_ms = (GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, APART_MS, APART_MS + ROLL_GRACE_MS)
+    durations_ms = (
+        *(GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, ADVANCE_MS, SIZE_MS + HOP_GRACE_MS),
+        *(APART_MS, APART_MS + ROLL_GRACE_MS, ROLL_GRACE_MS),
+    )
     # Of sessions and sliding windows what may still be changed, and what that is merged with or has to be looked at.
     retentions_ms: ClassVar[Mapping[str, int]] = {
         **dict.fromkeys((GOING, SUMS, OVER), 2 * GAP_MS + SESSION_GRACE_MS + 1),

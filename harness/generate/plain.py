@@ -462,10 +462,19 @@ class _Generator:
             if self._times is not Times.USUAL:
                 time = next(shaped)
             elif seen and random.random() < exact:
-                # Just so far before or after one of the last records, or one of the same key, that something changes
-                # between them.
-                near = of_key[key] if key in of_key and random.random() < 0.5 else seen
-                time = random.choice(near[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+                # Just so far before or after another one that something changes between them.
+                span = random.choice(spans)
+                match random.choice(("latest", "edge", "near", "near")):
+                    case "latest":
+                        # Nearly all that is late depends on it.
+                        time = max(seen) - span
+                    case "edge":
+                        # Where windows begin, or nearly.
+                        time = max(seen) + span
+                        time += random.choice((0, 0, -1, 1)) - time % max(1, random.choice(scenario.durations_ms))
+                    case _:
+                        near = of_key[key] if key in of_key and random.random() < 0.5 else seen
+                        time = random.choice(near[-4:]) + span * random.choice((1, 1, -1))
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
