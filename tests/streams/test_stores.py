@@ -469,6 +469,7 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "message.timestamp.type": "CreateTime",
     }
     by_time = {**compact, "segment.ms": str((1 << 63) - 1), "segment.bytes": str(50 << 20)}
+    expiring = {**by_time, "cleanup.policy": "compact,delete", "retention.bytes": "-1"}
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -483,11 +484,11 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "app-plain-changelog": (3, compact),
         "app-window-changelog": (
             3,
-            {**by_time, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+            {**expiring, "retention.ms": str(1_000 + day)},
         ),
         "app-session-changelog": (
             3,
-            {**by_time, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+            {**expiring, "retention.ms": str(2_000 + day)},
         ),
         "app-versioned-changelog": (
             3,
