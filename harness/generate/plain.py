@@ -470,8 +470,8 @@ class _Generator:
                         time = max(seen) - span
                     case "edge":
                         # Where windows begin, or nearly.
-                        time = max(seen) + span
-                        time += random.choice((0, 0, -1, 1)) - time % max(1, random.choice(scenario.durations_ms))
+                        width = max(1, random.choice(scenario.durations_ms))
+                        time = (max(seen) + span) // width * width + random.choice((0, 0, -1, 1))
                     case _:
                         near = of_key[key] if key in of_key and random.random() < 0.5 else seen
                         time = random.choice(near[-4:]) + span * random.choice((1, 1, -1))

@@ -68,8 +68,8 @@ from store.types import IsolationLevel, TopicPartition
 
 _LATEST = (1 << 63) - 1
 
-POINTS_LATER = 2
-"""Protocol points of the task between two calls of a slow query."""
+POINTS_LATER = (2, 1)
+"""Protocol points of the task between two calls of a slow query, by its step: a commit of the store is a single one."""
 
 Rows = Iterator[tuple[str, Any]]
 
@@ -226,7 +226,7 @@ class Questions:
                 parameters = parameters.with_read_committed(asked.isolation is IsolationLevel.READ_COMMITTED)
             everywhere = self._all_that_is_here(parameters, asked, question)
             if everywhere is None or store is not stores[asked.store]:
-                place = {self._partition: _Slow(store) if asked.slow else store}
+                place = {self._partition: _Slow(store, POINTS_LATER[step // 2 % 2]) if asked.slow else store}
                 everywhere = query_by(parameters, place, question, bound=self._bound(asked))
             result = everywhere.partition_results[self._partition]
         except StoreError as error:
@@ -389,10 +389,11 @@ class Questions:
 
 
 class _Slow:
-    """A store between whose calls the task goes on: each lets the thread wait for the task's next protocol point."""
+    """A store between whose calls the task goes on: each lets the thread wait for later protocol points of the task."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, points: int) -> None:
         self.inner = store
+        self._points = points
         queryable = store
         while not is_queryable(queryable):
             queryable = queryable.inner
@@ -402,12 +403,12 @@ class _Slow:
 
     def snapshot(self) -> Snapshot:
         snapshot = self._queryable.snapshot()
-        _wait()
+        self._wait()
         return snapshot
 
     def position(self, snapshot: View | None = None) -> Mapping[TopicPartition, int]:
         position = self._queryable.position(snapshot)
-        _wait()
+        self._wait()
         return position
 
     def view(self, isolation: IsolationLevel, snapshot: View | None = None) -> object:
@@ -416,12 +417,11 @@ class _Slow:
     def close(self) -> None:
         """It is the task's."""
 
-
-def _wait() -> None:
-    task = getcurrent().parent
-    assert task is not None
-    for _ in range(POINTS_LATER):
-        task.switch()
+    def _wait(self) -> None:
+        task = getcurrent().parent
+        assert task is not None
+        for _ in range(self._points):
+            task.switch()
 
 
 class _Unknown(StoreQuery[Any]):
