@@ -416,3 +416,17 @@ def test_a_process_that_may_open_no_more_files_is_told_of_its_limit(tmp_path: Pa
     said, _ = child(SHORT_OF_FILES, tmp_path / "db").communicate()
     assert b"Too many open files" in said
     assert b"ulimit -n" in said
+
+
+def test_keys_from_the_last_byte_on_are_kept_from_what_the_engine_notes_of_itself(tmp_path: Path) -> None:
+    """Rows of `META` lie behind a byte that such keys begin with; one batch has both kinds of keys."""
+    engine = RocksEngine(str(tmp_path / "db"))
+    pairs = [(b"a", b"1"), (b"\xff", b"2"), (b"\xff\x00a", b"3"), (b"\xff\xff", b"4")]
+    engine.write([(META, b"offset", b"9")])
+    engine.write([(DATA, key, value) for key, value in pairs])
+    assert list(engine.scan(DATA, None, None)) == pairs
+    assert list(engine.scan(DATA, b"a", b"\xff\xff")) == pairs[:3]
+    assert list(engine.scan(DATA, b"\xff", b"\xff\xff\xff", reverse=True)) == pairs[:0:-1]
+    assert [engine.get(DATA, key) for key, _ in pairs] == [value for _, value in pairs]
+    assert list(engine.scan(META, None, None)) == [(b"offset", b"9")]
+    engine.close()

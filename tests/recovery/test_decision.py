@@ -92,6 +92,7 @@ def known(**facts: Any) -> Known:
             "records between are gone",
         ),
         ({"stable": Offsets(0, 9)}, Action.WAIT, 10, "not visible yet"),
+        ({"stable": Offsets(0, 9), "end": lambda: 10}, Action.WAIT, 10, "not visible yet"),
         ({"stable": Offsets(0, 9), "end": lambda: 9}, Action.REFUSE, 0, "made anew, or truncated"),
         ({"stable": Offsets(0, 9), "end": lambda: 9, "changelog": False}, Action.REBUILD, 0, "made anew"),
         ({"read_to": 25}, Action.REFUSE, 0, "made anew, or truncated"),

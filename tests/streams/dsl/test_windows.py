@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store.config import StreamsConfig
 from store.errors import ConfigError
@@ -219,6 +221,28 @@ def test_a_record_out_of_order_makes_the_window_after_it() -> None:
         ("k", 95, 105, "b", 105),
         ("k", 106, 116, "a", 110),
     ]
+
+
+@given(
+    records=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 45)), max_size=12),
+    config=st.sampled_from((UNCACHED, CACHED)),
+)
+def test_sliding_windows_hold_what_their_definition_says_in_whatever_order_records_come(
+    records: list[tuple[str, int]], config: Mapping[str, object]
+) -> None:
+    """One ends with each record, or is the first of all, and one begins behind each that has others in that."""
+    size = 10
+    found: dict[int, tuple[str, int]] = {}
+    for _, start, _, value, time in outcome(SlidingWindows.of_time_difference(size, grace=60), records, config):
+        found[start] = value, time
+    times = {time for _, time in records}
+    starts = {max(0, time - size) for time in times}
+    starts |= {time + 1 for time in times if any(time < other <= time + 1 + size for other in times)}
+    held = {start: [one for one in records if start <= one[1] <= start + size] for start in starts}
+    assert found == {
+        start: ("".join(value for value, _ in inside), max(time for _, time in inside))
+        for start, inside in held.items()
+    }
 
 
 def test_a_record_whose_own_window_is_closed_is_not_in_a_window_that_ends_with_a_later_one() -> None:
