@@ -605,6 +605,21 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_changelog_that_is_made_anew_is_noticed_where_it_ends_as_the_former_one_did(
+    guarantee: Guarantee,
+) -> None:
+    cluster = Cluster(keys=[b"a"])
+    with cluster.task(StreamsConfig(processing_guarantee=guarantee, commit_records=1)) as task:
+        cluster.run(task)
+        cluster.broker.delete_topic(CHANGELOG.topic)
+        SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+        cluster.feed(b"c")
+        with pytest.raises(ChangelogLostError, match="made anew"):
+            apply(task, cluster.records(1))
+    assert cluster.position() == 1
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
 def test_a_changelog_that_is_deleted_under_a_running_task_is_told_of_with_its_store(
     guarantee: Guarantee,
 ) -> None:

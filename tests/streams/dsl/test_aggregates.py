@@ -253,6 +253,22 @@ def test_an_update_within_a_group_takes_the_old_value_off_before_it_adds_the_new
     assert results(build, MOVES[:3])[-1] == ("x", "+1+2-1+5", 3)
 
 
+def test_nothing_is_subtracted_from_a_group_without_a_value() -> None:
+    def build(b: StreamsBuilder) -> None:
+        groups = b.table("in").group_by(lambda _, v: ("all", v))
+        table = groups.aggregate(int, lambda _, v, agg: agg + v, lambda _, v, agg: agg - v or None)
+        table.to_stream().to("out")
+
+    records = [
+        ("in", "a", 1, 1),
+        ("in", "b", 2, 2),
+        ("in", "c", -2, 3),
+        ("in", "a", None, 4),
+        ("in", "b", None, 5),
+    ]
+    assert [value for _, value, _ in results(build, records)] == [1, 3, 1, None, None]
+
+
 def test_a_grouped_table_reduces_with_adder_and_subtractor() -> None:
     def build(b: StreamsBuilder) -> None:
         by_team(b).reduce(lambda agg, p: agg + p, lambda agg, p: agg - p).to_stream().to("out")

@@ -406,3 +406,12 @@ def test_updates_of_a_table_can_be_streamed_under_other_keys() -> None:
         b.table("in").to_stream(lambda k, v: f"{k}{v}").to("out")
 
     assert results(build, [("in", "a", 1, 1)]) == [("a1", 1, 1)]
+
+
+def test_a_joined_table_that_is_not_kept_has_the_later_time_of_both_its_sides() -> None:
+    def build(b: StreamsBuilder) -> None:
+        both = b.table("left").join(b.table("right"), lambda one, two: [one, two])
+        both.join(b.table("third"), lambda pair, three: [*pair, three]).to_stream().to("out")
+
+    got = results(build, [("left", "k", 1, 1), ("right", "k", 2, 9), ("third", "k", 3, 3)])
+    assert got == [("k", [1, 2, 3], 9)]

@@ -232,6 +232,12 @@ def test_those_of_one_time_go_by_their_keys_and_then_as_they_came() -> None:
     assert [(key, value[0]) for key, value, _ in found] == [("z", 4), ("a", 2), ("b", 1), ("b", 3)]
 
 
+def test_those_of_one_time_and_key_go_together_beside_a_key_that_begins_with_theirs() -> None:
+    records = [("stream", "k", 1, 5), ("stream", "k\0", 2, 5), ("stream", "k", 3, 5), ("stream", "x", 0, 50)]
+    found = results(looked_up(left=True, grace=10), records)
+    assert [(key, value[0]) for key, value, _ in found] == [("k", 1), ("k", 3), ("k\0", 2)]
+
+
 def test_a_record_that_waits_is_written_once_however_many_wait_with_its_key_and_time() -> None:
     many = 2_000
     with driver(looked_up(left=True, grace=10), UNCACHED) as running:

@@ -268,6 +268,21 @@ def test_an_early_record_leaves_the_window_after_it_that_is_there(config: Mappin
     assert last == {0: "abd", 2: "abcd", 6: "bc", 9: "c"}
 
 
+def test_a_record_whose_own_window_is_closed_leaves_the_window_after_it_that_is_there() -> None:
+    windows = SlidingWindows.of_time_difference(10, grace=0)
+    assert outcome(windows, [("a", 25), ("b", 20), ("c", 20)]) == [
+        ("k", 15, 25, "a", 25),
+        ("k", 15, 25, "ab", 25),
+        ("k", 21, 31, "a", 25),
+        ("k", 15, 25, "abc", 25),
+    ]
+
+
+def test_early_records_of_one_time_begin_no_window_after_it() -> None:
+    windows = SlidingWindows.of_time_difference(10)
+    assert outcome(windows, [("a", 5), ("b", 5)]) == [("k", 0, 10, "a", 5), ("k", 0, 10, "ab", 5)]
+
+
 def test_early_records_are_in_the_window_from_zero_on() -> None:
     windows = SlidingWindows.of_time_difference(10)
     assert outcome(windows, [("a", 3), ("b", 5)]) == [
@@ -580,6 +595,16 @@ def test_windows_are_closed_whoever_else_has_written_to_their_store() -> None:
 
     records = [("in", "a", 1, 5), ("written", "b", 7, 6), ("in", "a", 1, 30)]
     assert results(build, records) == [("a", 1, 5), ("b", 7, 6)]
+
+
+def test_sessions_that_are_closed_at_once_come_by_their_ends() -> None:
+    def build(b: StreamsBuilder) -> None:
+        windowed = b.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(20))
+        counts = windowed.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
+        counts.to_stream(lambda key, _: key.key).to("out", value_serde=LongSerde())
+
+    records = [("in", "a", 1, 1), ("in", "b", 1, 5), ("in", "a", 1, 9), ("in", "c", 1, 90)]
+    assert results(build, records, value_serde=LongSerde()) == [("b", 1, 5), ("a", 2, 9)]
 
 
 def test_unlimited_windows_start_when_a_clock_of_any_zone_says_so() -> None:
