@@ -356,6 +356,12 @@ def test_ranges_come_in_the_order_of_the_keys_if_the_serde_keeps_it() -> None:
         next(iterator)
 
 
+def test_of_two_pairs_of_one_key_the_later_one_stays() -> None:
+    store = MeteredKeyValueStore(KeyValueStore(context_over(MemoryEngine())), StrSerde(), IntSerde())
+    store.put_all([("a", 1), ("b", 2), ("a", 3)])
+    assert list(store.all()) == [("a", 3), ("b", 2)]
+
+
 def test_a_prefix_is_serialized_by_a_serde_of_its_own() -> None:
     store = MeteredKeyValueStore(KeyValueStore(context_over(MemoryEngine())), StrSerde(), IntSerde())
     store.put_all([("ab", 1), ("abc", 2), ("b", 3)])

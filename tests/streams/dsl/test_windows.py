@@ -233,7 +233,9 @@ def test_sliding_windows_hold_what_their_definition_says_in_whatever_order_recor
     """One ends with each record, or is the first of all, and one begins behind each that has others in that."""
     size = 10
     found: dict[int, tuple[str, int]] = {}
-    for _, start, _, value, time in outcome(SlidingWindows.of_time_difference(size, grace=60), records, config):
+    for _, start, _, value, time in outcome(
+        SlidingWindows.of_time_difference(size, grace=60), records, config
+    ):
         found[start] = value, time
     times = {time for _, time in records}
     starts = {max(0, time - size) for time in times}
