@@ -228,4 +228,10 @@ MUTANTS = (
         ),
         oracle="queries",
     ),
+    Mutant(
+        "one-reader-is-not-kept-from-the-writer",
+        OWN,
+        "A single snapshot in memory is changed by commits, and two keep their view.",
+        (Edit("store.engine.memory:_Contents.writable", "if not self._readers:", "if self._readers < 2:"),),
+    ),
 )

@@ -238,4 +238,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "of-two-pairs-of-one-key-the-first-stays",
+        OWN,
+        "Of two pairs of one key in one call it is the first that is kept.",
+        (
+            Edit(
+                "store.state.metered:MeteredKeyValueStore.put_all",
+                "for key, value in pairs]",
+                "for key, value in dict(reversed(list(pairs))).items()]",
+            ),
+        ),
+    ),
 )
