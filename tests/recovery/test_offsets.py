@@ -357,6 +357,16 @@ def test_a_store_whose_transactions_are_switched_off_goes_on_from_its_own_offset
     task.check()
 
 
+def test_a_store_whose_transactions_are_switched_off_has_its_entry_before_it_is_restored() -> None:
+    """Killed while it is, it would be of no known offset: it has given up its own."""
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    lives(disk, changelogs, ({"orders": "own"}, True))
+    with disk.lock("0_0"):
+        store = open_store("direct", disk, "orders")
+        TaskOffsets(disk, "0_0", StepClock()).adopt(store, changelogs["orders"].tp)
+    assert disk.entries() == {"orders": changelogs["orders"].end - 2}
+
+
 DAY = 86_400_000
 
 

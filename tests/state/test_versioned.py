@@ -246,6 +246,12 @@ def test_a_range_of_versions_has_one_that_ends_in_a_later_segment(store: Version
     assert list(store.get_versions(b"k", 0, 1)) == [VersionedRecord(b"old", 0, 2 * INTERVAL)]
 
 
+def test_a_range_of_versions_has_one_that_begins_with_its_last_moment(store: VersionedKeyValueStore) -> None:
+    for timestamp in (1, 3, 5):
+        store.put(b"k", b"%d" % timestamp, timestamp)
+    assert list(store.get_versions(b"k", 0, 3)) == [VersionedRecord(b"1", 1, 3), VersionedRecord(b"3", 3, 5)]
+
+
 @pytest.mark.requirement("x.1")
 def test_a_put_at_the_limit_of_the_retention_counts_and_one_before_does_nothing(
     store: VersionedKeyValueStore,
