@@ -252,6 +252,12 @@ def test_a_range_of_versions_has_one_that_begins_with_its_last_moment(store: Ver
     assert list(store.get_versions(b"k", 0, 3)) == [VersionedRecord(b"1", 1, 3), VersionedRecord(b"3", 3, 5)]
 
 
+def test_a_range_of_versions_has_none_that_ends_with_its_first_moment(store: VersionedKeyValueStore) -> None:
+    for timestamp in (1, 3, 5):
+        store.put(b"k", b"%d" % timestamp, timestamp)
+    assert list(store.get_versions(b"k", 3, 3)) == [VersionedRecord(b"3", 3, 5)]
+
+
 @pytest.mark.requirement("x.1")
 def test_a_put_at_the_limit_of_the_retention_counts_and_one_before_does_nothing(
     store: VersionedKeyValueStore,
