@@ -362,6 +362,12 @@ def test_of_two_pairs_of_one_key_the_later_one_stays() -> None:
     assert list(store.all()) == [("a", 3), ("b", 2)]
 
 
+def test_a_value_of_zero_is_deleted_as_any_other_is() -> None:
+    store = MeteredKeyValueStore(KeyValueStore(context_over(MemoryEngine())), StrSerde(), IntSerde())
+    store.put("a", 0)
+    assert (store.delete("a"), store.get("a")) == (0, None)
+
+
 def test_a_prefix_is_serialized_by_a_serde_of_its_own() -> None:
     store = MeteredKeyValueStore(KeyValueStore(context_over(MemoryEngine())), StrSerde(), IntSerde())
     store.put_all([("ab", 1), ("abc", 2), ("b", 3)])
