@@ -107,9 +107,9 @@ MUTANTS = (
         "Under at least once a record that raises half-way leaves in an aggregate what it has changed till then.",
         (
             Edit(
-                "store.streams.dsl.operators:all_or_nothing",
-                "return lambda key, value, old: fold(key, value, own(old))",
-                "return fold",
+                "store.streams.dsl.operators:at_hand",
+                "own(old) if goes_on else old",
+                "old",
             ),
         ),
     ),

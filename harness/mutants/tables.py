@@ -279,11 +279,11 @@ MUTANTS = (
         (
             Edit(
                 f"{_OPERATORS}:Aggregate.bind",
-                "next fold may change.\n"
-                "                entry[0] = own(new) if new is value else new\n"
+                "                old = entry[0]\n"
+                "                entry[0] = fold(key, value, old)\n"
                 "                if timestamp > entry[1] or old is None:\n",
-                "next fold may change.\n"
-                "                entry[0] = own(new) if new is value else new\n"
+                "                old = entry[0]\n"
+                "                entry[0] = fold(key, value, old)\n"
                 "                if timestamp > entry[1]:\n",
             ),
         ),

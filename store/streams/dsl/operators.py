@@ -424,7 +424,7 @@ class Aggregate:
             table.adopt,
             table.changed,
         )
-        fold = all_or_nothing(fold, task)
+        fold = at_hand(fold, task)
         dirty = table.dirty
         pending, touch = dirty.get, dirty.move_to_end
         counts = self.aggregator is None
@@ -440,8 +440,7 @@ class Aggregate:
                 if counts and old is not None:
                     entry[0] = old + 1
                 else:
-                    new = fold(key, value, old)
-                    entry[0] = own(new) if new is value else new
+                    entry[0] = fold(key, value, old)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record
@@ -452,9 +451,7 @@ class Aggregate:
             else:
                 entry = find(row, key)
                 old = entry[0]
-                new = fold(key, value, old)
-                # Others have the record's value too, which the next fold may change.
-                entry[0] = own(new) if new is value else new
+                entry[0] = fold(key, value, old)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record
@@ -484,14 +481,21 @@ def folding(
     return aggregate
 
 
-def all_or_nothing(fold: Callable[[Any, Any, Any], Any], task: TaskContext) -> Callable[[Any, Any, Any], Any]:
-    """The same, for an aggregate that is at hand: a record that raises half-way leaves it as it was.
+def at_hand(fold: Callable[[Any, Any, Any], Any], task: TaskContext) -> Callable[[Any, Any, Any], Any]:
+    """The same, for an aggregate that is at hand, and that the next fold may change.
 
-    That matters where a handler may go on without the record and nothing is taken back.
+    It is never the value of a record, which other aggregates and operators have too. And a record that raises half-way
+    leaves it as it was, where a handler may go on without the record and nothing is taken back.
     """
-    if not task.leaves_operators_out:
+    if fold is _count:
         return fold
-    return lambda key, value, old: fold(key, value, own(old))
+    goes_on = task.leaves_operators_out
+
+    def folded(key: Any, value: Any, old: Any) -> Any:
+        new = fold(key, value, own(old) if goes_on else old)
+        return own(new) if new is value else new
+
+    return folded
 
 
 def _count(_key: Any, _value: Any, old: int | None) -> int:

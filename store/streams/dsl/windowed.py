@@ -16,7 +16,7 @@ from sortedcontainers import SortedDict
 from store.serdes import Serde
 from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
-from store.streams.dsl.operators import NO_KEY_OR_VALUE, all_or_nothing, folding
+from store.streams.dsl.operators import NO_KEY_OR_VALUE, at_hand, folding
 from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, large_bytes, own
 from store.streams.dsl.windows import (
     SessionWindowedSerde,
@@ -221,7 +221,7 @@ class TimeWindowAggregate:
         read, put, cached = table.read, table.put, table.capacity > 0
         changed, counts = table.changed, self.aggregator is None
         if cached:
-            fold = all_or_nothing(fold, task)
+            fold = at_hand(fold, task)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
@@ -246,12 +246,10 @@ class TimeWindowAggregate:
                 if entry is None:
                     entry = find(at, Windowed(key, Window(start, start + size)))
                     was_dirty, old = False, entry[0]
+                    entry[0] = fold(key, value, old)
                 else:
                     was_dirty, old = True, entry[0]
-                new = fold(key, value, old)
-                # Other windows have the record's value too, which the next fold may change.
-                entry[0] = own(new) if new is value else new
-                if was_dirty:
+                    entry[0] = fold(key, value, old)
                     dirty.move_to_end(at)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
