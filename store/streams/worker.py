@@ -60,7 +60,7 @@ from store.streams.ordinals import retrying
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
 from store.streams.task import Task, apply_steps
-from store.streams.topology import Topology
+from store.streams.topology import Topology, end_after
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -764,12 +764,11 @@ class Worker:
         task = self.tasks.pop(partition, None)
         if task is None:
             return
-        try:
+        if because is None:
             task.close()
-        except Exception as another:
-            if because is None:
-                raise
-            because.add_note(f"closing task {task.task_id} failed too: {another!r}")
+            return
+        another = end_after(because, task.close, f"task {task.task_id}")
+        if another is not None:
             _log.warning("task %s: closing it failed too: %r", task.task_id, another)
 
     def _forget(self, partition: int) -> None:
