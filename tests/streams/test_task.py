@@ -586,19 +586,24 @@ def test_an_empty_value_is_a_value_and_no_deletion() -> None:
         assert rows(elsewhere) == {b"a": b""}
 
 
-@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
-def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_the_next_commit(
-    guarantee: Guarantee,
-) -> None:
-    cluster = Cluster(keys=[b"a", b"b", b"a"])
-    config = StreamsConfig(processing_guarantee=guarantee, commit_records=1)
+def misses_its_changelog(cluster: Cluster, config: StreamsConfig, processed: int) -> None:
+    """A task processes so many records, its changelog is made anew, and the next commit is refused."""
     with cluster.task(config) as task:
         cluster.run(task)
         cluster.broker.delete_topic(CHANGELOG.topic)
         SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
         cluster.feed(b"c")
         with pytest.raises(ChangelogLostError, match="made anew"):
-            apply(task, cluster.records(3))
+            apply(task, cluster.records(processed))
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_the_next_commit(
+    guarantee: Guarantee,
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"a"])
+    config = StreamsConfig(processing_guarantee=guarantee, commit_records=1)
+    misses_its_changelog(cluster, config, 3)
     assert cluster.position() == 3
     with pytest.raises(ChangelogLostError):
         cluster.task(config).open()
@@ -609,13 +614,7 @@ def test_a_changelog_that_is_made_anew_is_noticed_where_it_ends_as_the_former_on
     guarantee: Guarantee,
 ) -> None:
     cluster = Cluster(keys=[b"a"])
-    with cluster.task(StreamsConfig(processing_guarantee=guarantee, commit_records=1)) as task:
-        cluster.run(task)
-        cluster.broker.delete_topic(CHANGELOG.topic)
-        SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
-        cluster.feed(b"c")
-        with pytest.raises(ChangelogLostError, match="made anew"):
-            apply(task, cluster.records(1))
+    misses_its_changelog(cluster, StreamsConfig(processing_guarantee=guarantee, commit_records=1), 1)
     assert cluster.position() == 1
 
 
