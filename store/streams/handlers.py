@@ -26,8 +26,8 @@ only when they are flushed, and a crash between any two steps. The argument:
 * A record for a changelog is never left out: the store would hold what its changelog does not.
 * Where an operator has held a result back, and forwards it at a commit or to make room, several records may have gone
   into it, and the last one need not be at fault. So the transaction is aborted, and until the next commit each record
-  that is read again has all that it leads to forwarded before the next one. Under at least once
-  such an error is raised.
+  that is read again has all that it leads to forwarded before the next one. Under at least once such an error is
+  raised.
 * What an operator lets go that may be of records long committed (a row of `suppress`, a window that is closed, a record
   that found no partner) is no fault of the record that lets it go. Such a result is passed over by itself: the
   transaction is aborted, the input is read again, and when the same result is due its dead letters are sent instead.
