@@ -56,6 +56,13 @@ def test_the_one_partition_that_has_a_key_is_found(stores: dict[int, Any]) -> No
     assert query_all(stores, KeyQuery(b"absent")).only_partition_result() is None
 
 
+def test_a_partition_that_has_failed_is_no_answer_beside_the_one_there_is() -> None:
+    answer: QueryResult[bytes] = QueryResult(b"1")
+    failed: QueryResult[bytes] = QueryResult.failed(FailureReason.NOT_PRESENT, "it is elsewhere")
+    assert StateQueryResult({0: failed, 1: answer}).only_partition_result() is answer
+    assert StateQueryResult({0: failed}).only_partition_result() is None
+
+
 def test_more_answers_than_one_are_not_taken_for_one(stores: dict[int, Any]) -> None:
     with pytest.raises(ProtocolError, match=r"\[0, 1, 2\]"):
         query_all(stores, RangeQuery()).only_partition_result()

@@ -448,6 +448,29 @@ def test_a_store_whose_data_is_gone_does_not_believe_the_checkpoint() -> None:
         assert shown(store) == topic.values()
 
 
+def test_a_checkpoint_whose_data_is_gone_is_not_believed_of_the_data_of_a_start_that_dies() -> None:
+    disk, topic = CrashDisk(), Topic()
+    topic[0].append((b"a", b"1"), (b"b", b"1"))
+    with over(disk, topic, mechanism=None):
+        pass
+    del disk.files["prices"]
+
+    def die(point: Point) -> None:
+        if point is Point.RESTORE_BATCH:
+            disk.crash_at = 0
+            raise Crash
+
+    armed = arm(die)
+    try:
+        with pytest.raises(Crash), over(disk, topic, RestoreSettings(batch=1), mechanism=None):
+            pass
+    finally:
+        arm(armed)
+    disk.restart(power_lost=False)
+    with over(disk, topic, mechanism=None) as store:
+        assert shown(store) == topic.values()
+
+
 def test_a_checkpoint_is_true_after_a_power_cut() -> None:
     disk, topic = CrashDisk(), Topic()
     for power_lost in (False, True):

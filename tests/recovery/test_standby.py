@@ -255,6 +255,21 @@ def test_a_copy_that_is_updated_with_nothing_new_for_days_stays_young() -> None:
     assert disk.aside == []
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_is_as_old_as_its_last_update_however_soon_it_is_closed_after_another(kind: Kind) -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    changelogs["orders"].append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as standby:
+        standby.update()
+        clock.sleep(50)
+        standby.update()
+    clock.sleep(DAY / 2 / 1000 - 20)
+    changelogs["orders"].append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as standby:
+        assert standby.update() == 2
+    assert disk.aside == []
+
+
 def test_a_copy_whose_next_record_is_no_longer_there_is_made_anew() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]

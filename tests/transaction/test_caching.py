@@ -233,6 +233,16 @@ def test_a_discard_forgets_cached_rows_and_logs_none_of_them() -> None:
 
 
 @pytest.mark.requirement("844.3")
+def test_rows_that_are_held_back_when_it_is_closed_reach_neither_changelog_nor_engine() -> None:
+    engine, changelog = MemoryEngine(), Changelog()
+    below = ChangeloggingLayer(open_transaction(engine, None), changelog)
+    cache = CachingLayer(below, 4 * ROW, lambda: 0)
+    cache.put(b"a", b"a")
+    cache.close()
+    assert changelog.records == []
+    assert engine.get(Family.DATA, b"a") is None
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_range_merges_cached_rows_with_those_below_and_leaves_deleted_ones_out(reverse: bool) -> None:
     stack = Stack(9)

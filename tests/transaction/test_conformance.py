@@ -372,6 +372,19 @@ def test_metadata_without_writes_is_committed(transaction: Transaction, place: P
     again.close()
 
 
+@pytest.mark.parametrize("mechanism", [*Mechanism, None])
+def test_ranges_are_dropped_by_a_commit_without_writes(place: Place, mechanism: Mechanism | None) -> None:
+    engine = place.open()
+    transaction = open_transaction(engine, mechanism)
+    for key in (b"1", b"2", b"3"):
+        transaction.put(key, b"old")
+    transaction.commit(offset(1))
+    transaction.commit(drop=[(b"2", b"3")])
+    assert list(content(engine)) == [b"1", b"3"]
+    transaction.close()
+    engine.close()
+
+
 @pytest.mark.requirement("844.2")
 def test_a_discard_leaves_the_engine_as_it_was_and_later_writes_stand_alone(
     transaction: Transaction, engine: Engine
