@@ -136,8 +136,8 @@ class Application:
 
     def _lost_changelogs(self, reader: GroupReader, new: frozenset[str]) -> list[str]:
         """What is to be said where a changelog is made for input that was processed before. A store that is added has
-        none of it either; but if the changelog was deleted, and the state with it, nothing else tells that the store
-        lacks all."""
+        none of it either; but if the changelog was deleted, and the state with it, nothing but what the last commit has
+        noted (of earlier versions nothing) tells that the store lacks all."""
         said: list[str] = []
         for one in self.sub_topologies:
             lacking = sorted(new.intersection(one.changelogs.values()))
@@ -150,9 +150,9 @@ class Application:
             if processed:
                 said.append(
                     f"made {', '.join(lacking)}, while the group {self.application_id} has processed records of "
-                    f"{processed[0]}: a store that has no state on disk begins with nothing of those. If it is not a "
-                    "new store, its changelog was deleted: to count all again, set the group back "
-                    "(kafka-consumer-groups.sh --reset-offsets --to-earliest)"
+                    f"{processed[0]}: a new store begins with nothing of those. If it is "
+                    "not a new one, its changelog was deleted, and tasks that committed with that refuse to start: "
+                    "to count all again, set the group back (kafka-consumer-groups.sh --reset-offsets --to-earliest)"
                 )
         return said
 

@@ -30,9 +30,9 @@ since another process of the new version was faster:
   words and by partition), and starts a new incarnation when whoever gives out tasks starts it again. What it had
   committed stays, and nothing else counts.
 
-Beside its ordinal and its times a task notes which topics its inputs are, by what tells them from others of their names
-(`store.log.Admin.topic_ids`). A position in one that was deleted and made anew is of other records; a task finds that
-before it reads, see `store.streams.task`.
+Beside its ordinal and its times a task notes which topics its inputs and changelogs are, by what tells them from others
+of their names (`store.log.Admin.topic_ids`). A position in an input that was deleted and made anew is of other records,
+and a changelog that was lacks what its store had; a task finds that before it reads, see `store.streams.task`.
 
 Not seen is a zombie of a former ordinal that has never committed, as nothing is noted then; one that writes to a store
 which another sub-topology has now, where no host had it on disk; nor, under at least once, any: nobody is fenced there.
@@ -66,7 +66,7 @@ _MOST_PACKED = 2_300
 """Bytes that are packed at the most, a third more as characters."""
 _PACKED = "-packed.-"
 _INPUTS = "-inputs.-"
-_MOST_INPUTS = 40
+_MOST_TOPICS = 40
 """Of further ones it is not noted which topics they are."""
 _LOGGED = "-logged.-"
 _MOST_LOGGED = 16
@@ -109,10 +109,10 @@ def note(
     ordinal: int,
     stream_time: int = -1,
     observed: Mapping[str, int] = MappingProxyType({}),
-    inputs: str = "",
+    topics: str = "",
     logged: str = "",
 ) -> str:
-    """What is noted beside the positions that a task of this ordinal commits. For `inputs` see `note_of_inputs`, for
+    """What is noted beside the positions that a task of this ordinal commits. For `topics` see `note_of_topics`, for
     `logged` `note_of_changelogs`.
 
     Its stream time too, if it has one, and then the largest time that each operator has observed: in plain words, or
@@ -121,10 +121,10 @@ def note(
     left out: those that are furthest behind. They begin anew after a restart, as in Kafka Streams.
     """
     if stream_time < 0:
-        return f"sub-topology {ordinal}{inputs}{logged}"
-    begin = f"sub-topology {ordinal}, stream time {stream_time}{inputs}{logged}"
+        return f"sub-topology {ordinal}{topics}{logged}"
+    begin = f"sub-topology {ordinal}, stream time {stream_time}{topics}{logged}"
     plain = begin + "".join([f", {operator} at {time}" for operator, time in observed.items()])
-    ours = (plain.count(_INPUTS), plain.count(_LOGGED)) == (bool(inputs), bool(logged))
+    ours = (plain.count(_INPUTS), plain.count(_LOGGED)) == (bool(topics), bool(logged))
     ours = ours and _PACKED not in plain
     if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and ours):
         return plain
@@ -168,10 +168,11 @@ def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
 
 
-def note_of_inputs(ids: Mapping[str, str]) -> str:
-    """What a note says of which topics the inputs are, of their ids: digests of the name and the id of each. Older
-    versions read it as the time of an operator that they do not have."""
-    packed = b"".join([_digest(topic) + _digest(ids[topic]) for topic in sorted(ids)[:_MOST_INPUTS]])
+def note_of_topics(ids: Mapping[str, str]) -> str:
+    """What a note says of which topics inputs and changelogs are, of their ids: digests of the name and the id of each,
+    of the first forty. Older versions read it as the time of an operator that they do not have, and those that know
+    it for inputs alone pass over the others."""
+    packed = b"".join([_digest(topic) + _digest(one) for topic, one in [*ids.items()][:_MOST_TOPICS]])
     return f", {_INPUTS}{_text_of(packed)} at 0" if packed else ""
 
 
@@ -189,7 +190,7 @@ def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
 
 def note_of_changelogs(ends: Mapping[str, int]) -> str:
     """What a note says of how far the changelogs of stores go with that commit: the digest of a store's name, and the
-    offset of the last record of its changelog. Older versions read it as they do `note_of_inputs`."""
+    offset of the last record of its changelog. Older versions read it as they do `note_of_topics`."""
     packed = b"".join([_digest(store) + varint.encode(ends[store]) for store in sorted(ends)[:_MOST_LOGGED]])
     return f", {_LOGGED}{_text_of(packed)} at 0" if packed else ""
 

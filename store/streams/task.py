@@ -54,6 +54,10 @@ was made anew, and that has logged stores, reads it from the start, as it does a
 asked before anything is read by position. A topic that is made anew after that, or while a task runs, is not seen here,
 but for offsets that it does not have.
 
+A changelog that was deleted and made anew is told in the same way, whatever it has by now: the input that made what it
+lacks is not read again, and a host without the state would begin with nothing in silence. Where the store is on disk,
+or a task runs on, its end tells it too (`ChangelogLostError`). Here as well a position that a person has set counts.
+
 A task also refuses to start when the state directory of its host was used for its ordinal by a sub-topology with none
 of its sources and stores: two pipelines have one name. A relocation rewrites those notes, where it finds a sub-topology
 that has come or gone. Not seen on different hosts: there the two fence each other, and each ends with an error that
@@ -243,7 +247,7 @@ class Task:
         self._processing: Processing | None = None
         self._topic_ids: Mapping[str, str] = {}
         """Input → what tells it from other topics of its name."""
-        self._noted_inputs = ""
+        self._noted_topics = ""
         self._said: Mapping[TopicPartition, str] = {}
         """What was noted beside the group's positions when this incarnation began."""
         self._committed_stream_time = -1
@@ -296,10 +300,10 @@ class Task:
 
         Raises `ConfigError` when the ordinal is another sub-topology's, or this one had another ordinal.
         Raises `StateLockedError` when a live process holds the state of this task on this host,
-        `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
-        group's positions are behind the stores, `InputChangedError` when they are of another topic of the name of an
-        input, or when an input has got more partitions than changelogs have, `RestoreBrokenOffError` when a restore is
-        told to end.
+        `HangingTransactionError` when the changelog cannot be read to its end, `ChangelogLostError` when it was
+        deleted, or is another topic of that name, `PositionLostError` when the group's positions are behind the
+        stores, `InputChangedError` when they are of another topic of the name of an input, or when an input has got
+        more partitions than changelogs have, `RestoreBrokenOffError` when a restore is told to end.
         """
         if self._state is not _State.NEW:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
@@ -316,8 +320,10 @@ class Task:
             self._reader = reader
             self.inputs = self._find_inputs(reader)
             with closing(self._log.admin()) as admin:
-                self._topic_ids = self._retry(lambda: admin.topic_ids([tp.topic for tp in self.inputs]))
-            self._noted_inputs = ordinals.note_of_inputs(self._topic_ids)
+                topics = sorted(tp.topic for tp in self.inputs) + sorted(tp.topic for tp in self._changelogs)
+                found = self._retry(lambda: admin.topic_ids(topics))
+            self._topic_ids = {topic: found[topic] for topic in topics if topic in found}
+            self._noted_topics = ordinals.note_of_topics(self._topic_ids)
             self._check_group(reader)
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
@@ -535,7 +541,7 @@ class Task:
             self.topology.ordinal,
             self._context.stream_time,
             self._context.observed,
-            self._noted_inputs,
+            self._noted_topics,
             ordinals.note_of_changelogs(self._last_changes | changed) if self._producer is not None else "",
         )
 
@@ -551,6 +557,7 @@ class Task:
         )
         self._offsets = offsets
         committed = self._known_positions(reader)
+        self._check_which_changelogs()
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
@@ -811,6 +818,25 @@ class Task:
             "What was processed is not in there, and what is there is not processed. To start over with what is there, "
             f"stop all processes of {topology.application_id}, move its state directories away, delete its own topics "
             f"({', '.join(own)}) and the group's positions{goes_on}"
+        )
+
+    def _check_which_changelogs(self) -> None:
+        """Raise `ChangelogLostError` for changelogs that are others than the last commit has noted."""
+        of_stores = {tp.topic for tp in self._changelogs}
+        lost = {
+            tp.topic: others
+            for tp, note in self._said.items()
+            if (others := ordinals.made_anew(note, self._topic_ids) & of_stores)
+        }
+        if not lost:
+            return
+        group, topics = self.topology.application_id, sorted(set().union(*lost.values()))
+        raise ChangelogLostError(
+            f"task {self.task_id}: deleted and made anew since its last commit: {', '.join(topics)}. What its "
+            "stores had is not in there, and the input that it came of is not read again. Nothing was changed. To "
+            f"start over, stop all processes of {group}, move its state directories away, delete its changelog topics "
+            f"and reset the group's offsets; or, to go on with what is there, have kafka-consumer-groups.sh --group "
+            f"{group}{''.join(f' --topic {topic}' for topic in lost)} --reset-offsets --to-current --execute say so"
         )
 
     def _check_positions_topic(self, reader: Reader) -> None:

@@ -159,19 +159,19 @@ def test_an_input_that_an_earlier_version_of_the_topology_did_not_have_is_not_ta
     assert made.output() == [b"a", b"b", b"c", b"x", b"n"]
 
 
-def test_a_note_of_inputs_is_passed_over_by_who_reads_times() -> None:
-    inputs = ordinals.note_of_inputs({"left": "1", "right": "2"})
+def test_a_note_of_topics_is_passed_over_by_who_reads_times() -> None:
+    inputs = ordinals.note_of_topics({"left": "1", "right": "2"})
     said = ordinals.note(3, 20, {"a": 5}, inputs)
     assert (ordinals.noted(said), ordinals.stream_time(said)) == (3, 20)
     assert ordinals.observed_times(said) == {"a": 5}
     assert ordinals.made_anew(said, {"left": "1", "right": "3", "other": "9"}) == {"right"}
     assert ordinals.made_anew("sub-topology 3, stream time 20, a at 5", {"left": "1"}) == set()
-    assert ordinals.made_anew(ordinals.note(3, inputs=inputs), {"left": "2"}) == {"left"}
+    assert ordinals.made_anew(ordinals.note(3, topics=inputs), {"left": "2"}) == {"left"}
 
 
-def test_an_operator_that_is_named_like_a_note_of_inputs_is_none() -> None:
+def test_an_operator_that_is_named_like_a_note_of_topics_is_none() -> None:
     name = "-inputs.-AAAAAAAAAAAAAAAA"
-    for inputs in ("", ordinals.note_of_inputs({"left": "1"})):
+    for inputs in ("", ordinals.note_of_topics({"left": "1"})):
         said = ordinals.note(3, 20, {name: 5}, inputs)
         assert ordinals.observed_by(name, ordinals.observed_times(said)) == 5
         assert ordinals.made_anew(said, {"left": "1"}) == set()

@@ -60,7 +60,7 @@ def test_it_fits_at_any_size(count: int, random: Any, bits: int) -> None:
 def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen(
     time: int, observed: dict[str, int], ends: dict[str, int]
 ) -> None:
-    inputs = ordinals.note_of_inputs({"in": "an id"})
+    inputs = ordinals.note_of_topics({"in": "an id"})
     said = ordinals.note(3, time, observed, inputs, ordinals.note_of_changelogs(ends))
     noted = sorted(ends)[:16]
     assert {store: ordinals.last_logged(said, store) for store in ends} == {
@@ -73,7 +73,7 @@ def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen(
 
 def test_all_that_is_noted_fits_where_there_is_much_of_each() -> None:
     observed = {f"operator {at}": at << 40 for at in range(2_000)}
-    inputs = ordinals.note_of_inputs({f"topic {at}": f"id {at}" for at in range(100)})
+    inputs = ordinals.note_of_topics({f"topic {at}": f"id {at}" for at in range(100)})
     logged = ordinals.note_of_changelogs({f"store {at}": 2**48 for at in range(100)})
     said = ordinals.note(10**6, 2**62, observed, inputs, logged)
     assert len(said) <= TAKEN

@@ -1,0 +1,108 @@
+"""A changelog that was deleted and made anew is not taken for the one that a store's input was counted into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.disk import Host
+from store.config import Guarantee, StreamsConfig
+from store.errors import ChangelogLostError
+from store.streams import ordinals
+from store.streams.task import apply
+from store.suppliers import in_memory_key_value_store, persistent_key_value_store
+from tests.clusters import CHANGELOG, SOURCE, STORE, Cluster, pipeline, rows
+from tests.clusters import count as count_keys
+
+GUARANTEES = pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+Supplier = Callable[[str], Any]
+
+
+def counted(guarantee: Guarantee, supplier: Supplier = persistent_key_value_store) -> Cluster:
+    """Three records were counted, and committed."""
+    cluster = Cluster(pipeline(count_keys, supplier(STORE)), [b"a", b"b", b"a"])
+    with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as task:
+        cluster.run(task)
+    return cluster
+
+
+def make_anew(cluster: Cluster, rows_there: int) -> None:
+    cluster.broker.delete_topic(CHANGELOG.topic)
+    SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+    for number in range(rows_there):
+        cluster.broker.append(CHANGELOG.topic, b"%d" % number, b"1", partition=0)
+
+
+@pytest.mark.parametrize("length", [0, 4, 9], ids=["empty", "as long", "longer"])
+@pytest.mark.parametrize(
+    ("supplier", "kept"),
+    [
+        (persistent_key_value_store, True),
+        (persistent_key_value_store, False),
+        (in_memory_key_value_store, True),
+    ],
+    ids=["on disk", "on a disk that is lost", "in memory"],
+)
+@GUARANTEES
+def test_a_task_does_not_begin_with_what_a_changelog_made_anew_has(
+    guarantee: Guarantee, supplier: Supplier, kept: bool, length: int
+) -> None:
+    cluster = counted(guarantee, supplier)
+    make_anew(cluster, length)
+    task = cluster.task(StreamsConfig(processing_guarantee=guarantee), host=None if kept else Host(1))
+    with pytest.raises(
+        ChangelogLostError, match=rf"made anew .*: {CHANGELOG.topic}\. .*--topic {SOURCE.topic} "
+    ):
+        task.open()
+    assert (cluster.position(), len(cluster.changes())) == (3, length)
+
+
+@GUARANTEES
+def test_it_goes_on_with_what_is_there_where_somebody_has_set_the_positions(guarantee: Guarantee) -> None:
+    cluster, config = (
+        counted(guarantee, in_memory_key_value_store),
+        StreamsConfig(processing_guarantee=guarantee),
+    )
+    make_anew(cluster, 0)
+    cluster.broker.commit_offsets("app", {SOURCE: 3})
+    cluster.feed(b"a")
+    with cluster.task(config) as task:
+        apply(task, cluster.records(3))
+        task.commit()
+    with cluster.task(config) as again:
+        assert rows(again) == {b"a": b"1"}
+
+
+@GUARANTEES
+def test_what_a_running_task_commits_does_not_make_another_changelog_its_own(guarantee: Guarantee) -> None:
+    """It has written so much at once that the end of the new one does not tell."""
+    cluster, config = counted(guarantee), StreamsConfig(processing_guarantee=guarantee)
+    with cluster.task(config) as task:
+        make_anew(cluster, 0)
+        cluster.feed(*[b"a"] * 9)
+        apply(task, cluster.records(3))
+        task.commit()
+    with pytest.raises(ChangelogLostError, match=CHANGELOG.topic):
+        cluster.task(config, host=Host(1)).open()
+
+
+@GUARANTEES
+def test_the_changelog_of_a_store_that_is_added_is_none_that_was_made_anew(guarantee: Guarantee) -> None:
+    cluster, config = counted(guarantee), StreamsConfig(processing_guarantee=guarantee)
+    cluster.topology = pipeline(count_keys, STORE, "added")
+    SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+    with cluster.task(config) as task:
+        assert rows(task) == {b"a": b"2", b"b": b"1"}
+        assert rows(task, "added") == {}
+
+
+def test_positions_of_earlier_versions_say_nothing_of_changelogs() -> None:
+    cluster = counted(Guarantee.EXACTLY_ONCE_V2, in_memory_key_value_store)
+    make_anew(cluster, 1)
+    inputs_alone = ordinals.note_of_topics(SimLog(cluster.broker).admin().topic_ids([SOURCE.topic]))
+    cluster.broker.commit_offsets("app", {SOURCE: 3}, ordinals.note(0, topics=inputs_alone))
+    with cluster.task() as task:
+        assert rows(task) == {b"0": b"1"}
