@@ -208,9 +208,9 @@ class StateDirectoryError(StoreIOError):
 
 
 class ChangelogLostError(StoreError):
-    """The changelog ends before the offset that the store holds: it was deleted, and perhaps made anew, or truncated.
+    """The changelog lacks what its store's input has come to: it was deleted, and perhaps made anew, or truncated.
 
-    The store is then the only whole copy of the state, so nothing is changed and the task refuses to start.
+    A store on disk is then the only whole copy of the state, so nothing is changed and the task refuses to start.
     """
 
 

@@ -51,6 +51,7 @@ from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
+    ChangelogLostError,
     FencedError,
     InputChangedError,
     LogError,
@@ -456,25 +457,28 @@ class StreamThread:
 
         And for one that was deleted and made anew: where it has more records than were read of the one before, the
         client goes on at that place and says nothing. What is committed until then has the id of the one before, so
-        every start to come is refused too. Raises `LogError` where other inputs stand for the tasks of other members:
-        tasks would be run twice.
+        every start to come is refused too. Raises `ChangelogLostError` for a changelog of which that is so: whoever is
+        told soon still has the stores. Raises `LogError` where other inputs stand for the tasks of other members: tasks
+        would be run twice.
         """
         now = self._clock.monotonic()
         if now - self._inputs_looked < INPUTS_S:
             return
         self._inputs_looked = now
         group = self._application.application_id
-        sources = sorted({source for one in self._application.sub_topologies for source in one.sources})
+        changelogs = {one for of in self._application.sub_topologies for one in of.changelogs.values()}
+        sources = {source for one in self._application.sub_topologies for source in one.sources}
         try:
             counts = self._count_inputs()
             with closing(self._log.admin()) as admin:
-                ids = admin.topic_ids(sources)
+                ids = admin.topic_ids(sorted(sources | changelogs))
                 members = admin.group_members(group) if counts else []
         except (RetriableError, UnreachableError) as error:
             _log.info("%s: %s; whether inputs have changed is asked again", self.name, error)
             return
         if made_anew := [topic for topic, one in ids.items() if self._ids.get(topic, one) != one]:
-            raise InputChangedError(
+            what = ChangelogLostError if changelogs.issuperset(made_anew) else InputChangedError
+            raise what(
                 f"made anew under the same name since {self.name} was started: {', '.join(made_anew)}. Stop all "
                 "processes of the application; the next start says what can be done"
             )

@@ -12,10 +12,13 @@ from harness.worlds.sim.disk import Host
 from store.config import Guarantee, StreamsConfig
 from store.errors import ChangelogLostError
 from store.streams import ordinals
+from store.streams.application import Application
 from store.streams.task import apply
+from store.streams.thread import INPUTS_S, StreamThread
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store
 from tests.clusters import CHANGELOG, SOURCE, STORE, Cluster, pipeline, rows
 from tests.clusters import count as count_keys
+from tests.streams.test_thread import rest
 
 GUARANTEES = pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
 Supplier = Callable[[str], Any]
@@ -106,3 +109,17 @@ def test_positions_of_earlier_versions_say_nothing_of_changelogs() -> None:
     cluster.broker.commit_offsets("app", {SOURCE: 3}, ordinals.note(0, topics=inputs_alone))
     with cluster.task() as task:
         assert rows(task) == {b"0": b"1"}
+
+
+def test_a_thread_is_told_of_one_that_is_made_anew_under_it() -> None:
+    cluster = Cluster(keys=[b"a"])
+    application, log = Application.of(cluster.topology), SimLog(cluster.broker)
+    thread = StreamThread(application, StreamsConfig(), log, cluster.storage(), cluster.clock, name="t0")
+    rest(thread)
+    cluster.clock.sleep(INPUTS_S)
+    rest(thread)
+    make_anew(cluster, 9)
+    cluster.clock.sleep(INPUTS_S)
+    with pytest.raises(ChangelogLostError, match=rf"since t0 was started: {CHANGELOG.topic}\. "):
+        thread.step()
+    thread.close()
