@@ -43,6 +43,8 @@ _MIN_INTERVAL_MS = 60_000
 _NO_TIME = -1
 _MOST_SCANS = 16
 """A read of more segments than that is one scan over all of them."""
+_MOST_TRIES = 8
+"""So often a read opens its scans anew because of the writer; then it is one scan as well."""
 
 _log = getLogger(__name__)
 
@@ -102,6 +104,9 @@ class SegmentedStore(EngineStore):
     """The lowest that is live."""
     _lowest_kept: int
     """No row of the engine is in a segment below."""
+    _changes: int = 0
+    """Moves before each row that is put, and on both sides of what moves many: scans that were opened by another thread
+    while it stood still are of one moment, as one row alone is in one of them."""
 
     def __init__(
         self,
@@ -136,6 +141,7 @@ class SegmentedStore(EngineStore):
         segment = time // self.segment_interval_ms
         if segment < self._lowest_segment:
             return False
+        self._changes += 1
         self._rows.put(segment_prefix(segment) + binary_key, value)
         self._observe(time)
         return True
@@ -176,16 +182,23 @@ class SegmentedStore(EngineStore):
         return rows
 
     def _expired(self) -> Sequence[KeyRange]:
+        self._changes += 1
         if self._lowest_kept == self._lowest_segment:
             return ()
         return [(segment_prefix(self._lowest_kept), segment_prefix(self._lowest_segment))]
 
     def _committed(self) -> None:
+        self._changes += 1
         self._interval_kept = True
         self._committed_time = self._written_time = self._stream_time
         self._lowest_kept = self._lowest_segment
 
+    def discard(self) -> None:
+        self._changes += 1
+        super().discard()
+
     def _discarded(self) -> None:
+        self._changes += 1
         if self.transactional():
             self._back_to_commit()
         elif isinstance(self._rows, CachingLayer):
@@ -324,17 +337,24 @@ class SegmentedReads:
         self, first: int, last: int, select: Select[K], bounds: Bounds | None, reverse: bool
     ) -> Generator[tuple[K, bytes], None, None]:
         """The pairs after a first one that only starts the generator, so that what it holds is released in any case."""
+        store = self._store
         with ExitStack() as held:
             reads = self._reads
             if isinstance(reads, CommittedReads):
                 reads = held.enter_context(reads.pinned())
-            stream_time = self._stream_time(reads)
-            oldest = max(first, stream_time - self._store.retention_ms + 1, 0)
-            newest = min(last, self._newest(stream_time))
-            scans = [
-                held.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
-                for lower, upper in self._ranges(oldest, newest, bounds, reverse)
-            ]
+            for left in reversed(range(_MOST_TRIES)):
+                changes = store._changes
+                stream_time = self._stream_time(reads)
+                oldest = max(first, stream_time - store.retention_ms + 1, 0)
+                newest = min(last, self._newest(stream_time))
+                with ExitStack() as opened:
+                    scans = [
+                        opened.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
+                        for lower, upper in self._ranges(oldest, newest, bounds if left else None, reverse)
+                    ]
+                    if len(scans) < 2 or store._changes == changes or reads is not self._reads:
+                        held.push(opened.pop_all())
+                        break
             yield cast(tuple[K, bytes], None)
             for scan in scans:
                 for row, value in scan:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hypothesis.strategies as st
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given
 
 from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
-from store.engine.protocol import NO_DATA, KeyRange, Snapshot, Write
+from store.engine.protocol import NO_DATA, KeyRange, Pairs, Snapshot, Write
 from store.errors import FatalLogError, LogError, ProtocolError, StoreClosedError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext, Sync
@@ -540,6 +540,39 @@ def test_reading_one_key_opens_a_scan_for_each_segment_but_never_very_many() -> 
         assert [start for start, _ in store.fetch(b"k", 0, LATEST)] == [200, 210, 290]
         assert engine.scans == scans
         assert [start for start, _ in store.backward_fetch(b"k", 0, LATEST)] == [290, 210, 200]
+
+
+@pytest.mark.parametrize("times", [1, 40], ids=["once", "at each scan"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_read_of_several_segments_is_of_one_moment_of_a_writer_that_goes_on_meanwhile(
+    store_type: Any, monkeypatch: pytest.MonkeyPatch, reverse: bool, times: int
+) -> None:
+    """As by another thread: whoever sees a row has all that were written before it, in whatever segment."""
+    store = store_type(context_over(MemoryEngine))
+    for time in (200, 290):
+        store.write(time)
+    store.commit()
+    written: list[int] = []
+    scan = store._rows.scan
+
+    def writer_goes_on(*bounds: bytes | None, reverse: bool = False) -> Pairs:
+        pairs = scan(*bounds, reverse=reverse)
+        if len(written) < 2 * times:
+            early, late = 201 + len(written) // 2, 251 + len(written) // 2
+            for time in (late, early) if reverse else (early, late):
+                store.write(time)
+                written.append(time)
+        return cast(Pairs, pairs)
+
+    monkeypatch.setattr(store._rows, "scan", writer_goes_on)
+    view = store.view(IsolationLevel.READ_UNCOMMITTED)
+    if store_type is Windows:
+        pairs = (view.backward_fetch if reverse else view.fetch)(b"k", 0, LATEST)
+    else:
+        pairs = (view.backward_fetch if reverse else view.fetch)(b"k")
+    found = {key if isinstance(key, int) else key.window.end for key, _ in pairs}
+    assert {200, 290} <= found
+    assert found - {200, 290} == set(written[: len(found) - 2])
 
 
 @pytest.mark.parametrize("interval_ms", [40, 60, None])
