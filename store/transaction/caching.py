@@ -69,6 +69,9 @@ class CachingLayer:
         self._record_time = record_time
         self._lock = Lock()
         """Held for moments that call nothing else. Only the writer adds and removes rows; readers move them."""
+        self._drops = 0
+        """Moves with each row that is dropped. While it stands still, what was held back is as new as what is below, or
+        newer."""
         self._clear()
 
     def resize(self, max_bytes: int) -> None:
@@ -97,10 +100,15 @@ class CachingLayer:
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
         """See `Transaction.scan`. Costs a copy of the cached rows in the range, which `max_bytes` keeps few."""
-        # The cache comes before the layers below: should another thread flush in between, both have the rows.
-        held = self._range(lower, upper, reverse)
-        pairs = self._inner.scan(lower, upper, reverse=reverse)
-        return merge(pairs, (row for row in held), reverse=reverse) if held else pairs
+        while True:
+            drops = self._drops
+            # The cache comes before the layers below: should another thread flush in between, both have the rows.
+            held = self._range(lower, upper, reverse)
+            pairs = self._inner.scan(lower, upper, reverse=reverse)
+            if self._drops == drops:
+                return merge(pairs, (row for row in held), reverse=reverse) if held else pairs
+            # Below there may be newer rows than these were, so both are taken anew.
+            pairs.close()
 
     def put(self, key: bytes, value: bytes | None, /) -> None:
         """Hold the row back. Raises what passing on another one raises, and then does not take this one."""
@@ -147,6 +155,7 @@ class CachingLayer:
     def discard(self) -> None:
         self._clear()
         self._inner.discard()
+        self._drops += 1
 
     def transactional(self) -> bool:
         return self._inner.transactional()
@@ -197,6 +206,7 @@ class CachingLayer:
     def _forget(self, key: bytes) -> None:
         """Drop a row, once the layers below have it: a reader finds it here or there at any moment."""
         with self._lock:
+            self._drops += 1
             self._num_bytes -= row_bytes(key, self._rows.pop(key))
             del self._times[key]
             if self._keys is not None:
@@ -204,6 +214,7 @@ class CachingLayer:
 
     def _clear(self) -> None:
         with self._lock:
+            self._drops += 1
             self._rows = OrderedDict()
             self._times = {}
             self._keys = None

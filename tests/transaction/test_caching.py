@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from store.engine.memory import MemoryEngine
-from store.engine.protocol import Family
+from store.engine.protocol import Family, Pairs
 from store.errors import RetriableError
 from store.transaction import open_transaction
 from store.transaction.caching import CachingLayer, row_bytes
@@ -278,6 +278,30 @@ def test_an_open_range_keeps_its_view_whatever_becomes_of_the_cached_rows(revers
     stack.put(b"f")
     stack.cache.discard()
     assert list(ranges[4]) == expected
+
+
+def test_a_range_is_not_older_than_a_commit_that_comes_before_the_layers_below_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by another thread: what was held back is in the engine by then, deleted and written anew."""
+    stack = Stack(9)
+    stack.put(b"a", b"b", b"c")
+    stack.cache.commit()
+    stack.cache.put(b"a", None)
+    stack.cache.put(b"b", b"2")
+    below = stack.cache._inner
+    scan = below.scan
+
+    def late(*bounds: bytes | None, reverse: bool = False) -> Pairs:
+        monkeypatch.undo()
+        stack.cache.commit()
+        for key in (b"a", b"b", b"c"):
+            stack.cache.put(key, b"3")
+        stack.cache.commit()
+        return scan(*bounds, reverse=reverse)
+
+    monkeypatch.setattr(below, "scan", late)
+    assert list(stack.cache.scan(None, None)) == [(b"a", b"3"), (b"b", b"3"), (b"c", b"3")]
 
 
 def test_keys_deleted_while_a_range_is_read_are_gone_at_once_for_get() -> None:
