@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -42,6 +43,7 @@ _POLL_SECONDS = 0.05
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class Follower(Protocol[V_co]):
@@ -128,8 +130,7 @@ class GlobalStore(Generic[V]):
                 reason = self._give_up(error)
             # Outside of the handler: the traceback no longer holds the engine open.
             if reason is not None:
-                self._rebuild(reason)
-                self._catch_up(self._breaks_off)
+                self._rebuild_and(partial(self._catch_up, self._breaks_off), reason)
             self._keep()
         except BaseException as error:
             close_after(error, self._exit.close)
@@ -153,8 +154,7 @@ class GlobalStore(Generic[V]):
         except (StoreCorruptedError, StoreOutOfStepError) as error:
             applied, reason = 0, self._give_up(error)
         if reason is not None:
-            self._rebuild(reason)
-            applied = self._follow(None)
+            applied = self._rebuild_and(partial(self._follow, None), reason)
         if abs(self._clock.time_ms() - self._kept_ms) >= KEEP_TIME_EVERY_MS:
             self._keep()
         return applied
@@ -168,8 +168,7 @@ class GlobalStore(Generic[V]):
         if readable(self._opened()):
             return False
         self._close_store()
-        self._rebuild("a row of it cannot be read")
-        self._catch_up()
+        self._rebuild_and(self._catch_up, "a row of it cannot be read")
         self._keep()
         return True
 
@@ -408,6 +407,17 @@ class GlobalStore(Generic[V]):
         store, self._store = self._store, None
         if store is not None:
             store.close()
+
+    def _rebuild_and(self, follow: Callable[[], T], reason: str) -> T:
+        """Rebuild the closed store and follow the topic from its start; once more where retention has cut that behind
+        the rebuild, which stood still for long."""
+        try:
+            self._rebuild(reason)
+            return follow()
+        except StoreOutOfStepError as error:
+            again = self._give_up(error)
+        self._rebuild(again)
+        return follow()
 
     def _rebuild(self, reason: str) -> None:
         """Put the closed store out of the way, its offsets first, and open an empty one."""

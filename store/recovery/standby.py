@@ -119,15 +119,20 @@ class Standby:
         """
         total = 0
         for copy in self._copies:
-            try:
-                total += self._follow(copy, max_records, seen)
-                continue
-            except (StoreCorruptedError, StoreOutOfStepError) as error:
-                reason = str(error)
-                close_after(error, self._place(copy).store.close)
-            # Outside of the handler: the traceback no longer holds the engine open.
-            self._rebuild(copy, reason)
-            total += self._follow(copy, max_records)
+            known = seen
+            for left in (2, 1, 0):
+                try:
+                    total += self._follow(copy, max_records, known)
+                    break
+                except (StoreCorruptedError, StoreOutOfStepError) as error:
+                    # Twice where retention has cut the log behind the rebuild, which stood still for long.
+                    if not left:
+                        raise
+                    reason = str(error)
+                    close_after(error, self._place(copy).store.close)
+                # Outside of the handler: the traceback no longer holds the engine open.
+                self._rebuild(copy, reason)
+                known = None
         return total
 
     def lag(self) -> dict[TopicPartition, int]:

@@ -33,6 +33,8 @@ class WrittenLog:
         self.reads: list[int] = []
         self.cut_to: int | None = None
         """Retention takes what is before that, as soon as somebody reads."""
+        self.cuts: dict[int, int] = {}
+        """Offset → the same, as soon as somebody reads from there."""
 
     def append(self, *pairs: Pair) -> int:
         """A committed transaction: records, then a marker. Returns the offset of its last record."""
@@ -68,6 +70,7 @@ class WrittenLog:
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         assert (tp, isolation) == (self.tp, IsolationLevel.READ_COMMITTED)
+        self.cut_to = self.cuts.pop(offset, self.cut_to)
         if self.cut_to is not None:
             self.earliest, self.cut_to = self.cut_to, None
             self.records = {at: pair for at, pair in self.records.items() if at >= self.earliest}

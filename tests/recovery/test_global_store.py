@@ -239,6 +239,21 @@ def test_a_topic_that_is_cut_while_it_is_read_is_followed_as_one_that_was_cut_be
         assert shown(store) == topic.values()
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_a_rebuild_that_is_overtaken_by_retention_begins_once_more(storage: Storage, running: bool) -> None:
+    topic = Topic()
+    topic[0].append((b"a", b"1"))
+    with over(storage, topic, RestoreSettings(batch=2)) as store:
+        topic[0].append(*[(b"%d" % number, b"1") for number in range(18)])
+        topic[0].cuts = {1: 8, 2: 8, 10: 14}
+        if running:
+            store.update()
+            assert shown(store) == topic.values()
+    with over(storage, topic, RestoreSettings(batch=2)) as store:
+        assert shown(store) == topic.values()
+    assert topic[0].earliest == 14
+
+
 def lose_the_start(topic: Topic) -> None:
     topic[0].earliest = topic[0].end - 2
     topic[0].records = {

@@ -302,6 +302,20 @@ def test_a_copy_under_which_the_log_is_cut_while_it_reads_is_made_anew(kind: Kin
     assert len(disk.aside) == (0 if first or kind == "volatile" else 1)
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_whose_rebuild_is_overtaken_by_retention_is_made_anew_once_more(kind: Kind) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append((b"a", b"1"))
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        standby.update()
+        log.append(*[(b"%d" % number, b"1") for number in range(18)])
+        log.cuts = {2: 8, 10: 14}
+        standby.update()
+        assert held(standby, "orders") == log.values()
+    assert log.cuts == {}
+
+
 def test_markers_that_were_read_are_not_missed_when_the_log_no_longer_has_them() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
