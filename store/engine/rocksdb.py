@@ -11,11 +11,13 @@ never an empty or partial database), and readers that are still open when the en
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from logging import getLogger
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -40,11 +42,11 @@ from store.engine.database import (
     database_options,
     typed,
 )
-from store.engine.logfile import damaged_length
+from store.engine.logfile import damaged_length, numbers, unwritten_tail
 from store.engine.protocol import NO_DATA, Chunk, Family, KeyRange, Overlay, Pairs, Write
 from store.engine.scratch import RocksScratch
 from store.engine.staged import StagedCommit
-from store.errors import StoreError, StoreIOError
+from store.errors import StoreCorruptedError, StoreError, StoreIOError
 
 _BLOCK_CACHE_BYTES: Final = 64 << 20
 _WRITE_BUFFER_BYTES: Final = 16 << 20
@@ -56,6 +58,9 @@ _SCRATCH: Final = "scratch"
 _OPENED: Final = "opened"
 """A file that says that the database was opened once, and is whole since."""
 _OLD_FAMILY: Final = "meta"
+_ASIDE: Final = ".aside"
+"""What is added to the name of a log that RocksDB is not to read."""
+_MIN_LOG: Final = "rocksdb.min-log-number-to-keep"
 _ATTEMPTS: Final = 100
 """How often a reader tries to read the files of a writer that changes them meanwhile."""
 
@@ -68,6 +73,8 @@ _META: Final = b"\xff\xff"
 _PREFIX_BYTES: Final = 2
 
 _T = TypeVar("_T")
+
+_log = getLogger(__name__)
 
 _SYNC = WriteOptions()
 _SYNC.sync = True
@@ -298,24 +305,90 @@ class RocksEngine(_Reader):
                 raise corrupted(self._path, "its write-ahead log is missing")
             return
         remains = sorted(
-            file.name for pattern in ("*.sst", "*.log", "staged") for file in self._path.glob(pattern)
+            file.name
+            for pattern in ("*.sst", "*.log", "staged", _OPENED)
+            for file in self._path.glob(pattern)
         )
         if remains:
             raise corrupted(self._path, f"its file CURRENT is missing, but there is {remains[0]}")
 
     def _open_database(self) -> Rdict:
+        logs = sorted(self._path.glob("*.log"), key=_number)
         try:
             self._refuse_damaged("MANIFEST-*")
+            if len(logs) > 1:
+                self._set_aside_behind_hole(logs)
             return _open(self._path, DBRecoveryMode.absolute_consistency())
         except Exception as error:
             if not _torn_tail(error):
-                raise typed(self._path, error, opening=True) from error
+                found = typed(self._path, error, opening=True)
+                last = logs[-1] if logs and type(found) is StoreCorruptedError else None
+                place = None if last is None else unwritten_tail(last)
+                if last is None or place is None:
+                    raise found from error
+                return self._open_without(last, place)
         # The last batch before a kill or power cut was written in part. Recover up to there, without a hole.
         try:
             self._refuse_damaged("*.log")
             return _open(self._path, DBRecoveryMode.point_in_time())
         except Exception as error:
             raise typed(self._path, error, opening=True) from error
+
+    def _open_without(self, log: Path, place: int) -> Rdict:
+        """Open the database without the batch at the end of its log that a power cut let be written in part. The log as
+        it was is kept beside it. Raises, and leaves the log as it is, where anything else is damaged."""
+        aside = log.with_name(log.name + _ASIDE)
+        shutil.copyfile(log, aside)
+        os.truncate(log, place)
+        try:
+            database = _open(self._path, DBRecoveryMode.absolute_consistency())
+        except Exception as error:
+            aside.replace(log)
+            raise typed(self._path, error, opening=True) from error
+        _log.warning(
+            "%s: a power cut has left the last batch of %s in part; it was never acknowledged as synced. The log as it "
+            "was is kept in %s",
+            self._path,
+            log.name,
+            aside.name,
+        )
+        return database
+
+    def _set_aside_behind_hole(self, logs: Sequence[Path]) -> None:
+        """Put logs out of the way that go on behind writes which a power cut took, so that what is there has no hole.
+
+        A sync is of all logs, so nothing in them was synced. Logs that the list of files has no use for may lack all.
+        """
+        database = _open_to_read(self._path)
+        try:
+            least = database.property_int_value(_MIN_LOG) or 0
+        finally:
+            database.close()
+        expected: int | None = None
+        lacks = False
+        for at, log in enumerate(logs):
+            if _number(log) < least:
+                continue
+            found, whole = numbers(log)
+            if found is not None and expected is not None:
+                # A commit that comes as a file has a number of its own; one more, and the logs before it are in files.
+                lacks = found.first > expected + 1
+            if found is not None and lacks:
+                for one in logs[at:]:
+                    one.replace(one.with_name(one.name + _ASIDE))
+                _log.warning(
+                    "%s: a power cut took writes that were not synced, and left later ones. It goes on from before "
+                    "those; what %s had is kept in *%s",
+                    self._path,
+                    ", ".join(one.name for one in logs[at:]),
+                    _ASIDE,
+                )
+                return
+            if not whole:
+                # RocksDB goes no further.
+                return
+            lacks = found is None and expected is None
+            expected = expected if found is None else found.end
 
     def _refuse_damaged(self, pattern: str) -> None:
         """Where the length of a record is damaged, RocksDB would drop it and all that follows, without a word."""
@@ -506,6 +579,10 @@ def _open_to_read(path: Path) -> Rdict:
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     access = AccessType.read_only(error_if_log_file_exist=False)
     return Rdict(str(path), options=options, column_families={"default": options}, access_type=access)
+
+
+def _number(log: Path) -> int:
+    return int(log.stem)
 
 
 def _torn_tail(error: Exception) -> bool:

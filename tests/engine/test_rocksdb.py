@@ -15,7 +15,8 @@ from rocksdict import WriteBatch, WriteOptions
 
 from store.engine import Family
 from store.engine.image import copy_running
-from store.engine.logfile import damaged_length
+from store.engine.logfile import _fragments, damaged_length, unwritten_tail
+from store.engine.protocol import Write
 from store.engine.rocksdb import RocksEngine
 from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
 
@@ -431,3 +432,167 @@ def test_keys_from_the_last_byte_on_are_kept_from_what_the_engine_notes_of_itsel
     assert [engine.get(DATA, key) for key, _ in pairs] == [value for _, value in pairs]
     assert list(engine.scan(META, None, None)) == [(b"offset", b"9")]
     engine.close()
+
+
+# -- power cuts -----------------------------------------------------------------------------------------------
+
+PAGE = 4096
+
+
+def batch_of(number: int, value_bytes: int = 100) -> list[Write]:
+    return [
+        *[(DATA, b"%d-%d" % (number, key), os.urandom(value_bytes)) for key in range(3)],
+        (META, b"offset", b"%d" % number),
+    ]
+
+
+def holds(path: Path, batches: int) -> None:
+    """The database there has the first batches, whole, and no more; once it is opened again too."""
+    for _ in range(2):
+        engine = RocksEngine(path)
+        keys = sorted(b"%d-%d" % (number, key) for number in range(batches) for key in range(3))
+        assert [key for key, _ in engine.scan(DATA, None, None)] == keys
+        assert engine.get(META, b"offset") == (b"%d" % (batches - 1) if batches else None)
+        engine.close()
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path) -> tuple[Path, int]:
+    """A database whose ninth batch, of many pages, was on its way; and where in the log that begins."""
+    engine = RocksEngine(tmp_path / "live")
+    for number in range(8):
+        engine.write(batch_of(number), sync=True)
+    acknowledged = only(tmp_path / "live", "*.log").stat().st_size
+    engine.write(batch_of(8, 20_000))
+    copy_running(tmp_path / "live", tmp_path / "db")
+    engine.close()
+    return tmp_path / "db", acknowledged
+
+
+def lose_pages(log: Path, first: int, number: int = 1) -> None:
+    """Pages were never written, of the one in which `first` is what comes before that was."""
+    data = bytearray(log.read_bytes())
+    end = min((first // PAGE + number) * PAGE, len(data))
+    data[first:end] = bytes(end - first)
+    log.write_bytes(data)
+
+
+@pytest.mark.requirement("892.3")
+@pytest.mark.parametrize("number", [1, 3, 16])
+@pytest.mark.parametrize("page", range(15))
+def test_a_batch_of_which_a_power_cut_let_no_page_be_written_is_left_out_whichever_that_is(
+    cut_short: tuple[Path, int], page: int, number: int
+) -> None:
+    path, begins = cut_short
+    log = only(path, "*.log")
+    lose_pages(log, max(begins, (begins // PAGE + page) * PAGE), number)
+    left = log.read_bytes()
+    holds(path, 8)
+    # Where the rest of it all lacks, nothing is there that could be kept.
+    kept = list(path.glob("*.aside"))
+    assert [file.read_bytes() for file in kept] == ([] if (page, number) == (0, 16) else [left])
+
+
+@pytest.mark.parametrize("behind", [10, 20_000])
+@pytest.mark.parametrize("page", range(15))
+def test_a_page_that_lacks_before_another_batch_is_damage(tmp_path: Path, page: int, behind: int) -> None:
+    engine = RocksEngine(tmp_path / "live")
+    engine.write(batch_of(0), sync=True)
+    begins = only(tmp_path / "live", "*.log").stat().st_size
+    engine.write(batch_of(1, 20_000), sync=True)
+    engine.write(batch_of(2, behind), sync=True)
+    copy_running(tmp_path / "live", tmp_path / "db")
+    engine.close()
+    log = only(tmp_path / "db", "*.log")
+    lose_pages(log, max(begins, (begins // PAGE + page) * PAGE))
+    before = log.read_bytes()
+    with pytest.raises(StoreCorruptedError):
+        RocksEngine(tmp_path / "db")
+    assert log.read_bytes() == before
+    assert not list((tmp_path / "db").glob("*.aside"))
+
+
+def test_damage_before_a_batch_that_was_written_in_part_is_an_error_and_changes_nothing(
+    cut_short: tuple[Path, int],
+) -> None:
+    path, begins = cut_short
+    log = only(path, "*.log")
+    lose_pages(log, (begins // PAGE + 2) * PAGE)
+    data = bytearray(log.read_bytes())
+    data[begins // 2] ^= 0xFF
+    log.write_bytes(data)
+    with pytest.raises(StoreCorruptedError, match=str(path)):
+        RocksEngine(path)
+    assert log.read_bytes() == data
+    assert not list(path.glob("*.aside"))
+
+
+def test_values_of_zeros_are_no_pages_that_lack(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "live")
+    for number in range(3):
+        engine.write([(DATA, b"%d" % number, bytes(5 * PAGE))], sync=True)
+    copy_running(tmp_path / "live", tmp_path / "db")
+    engine.close()
+    log = only(tmp_path / "db", "*.log")
+    assert unwritten_tail(log) is None
+    data = bytearray(log.read_bytes())
+    data[20] ^= 0xFF
+    log.write_bytes(data)
+    with pytest.raises(StoreCorruptedError):
+        RocksEngine(tmp_path / "db")
+
+
+@pytest.fixture
+def two_logs(tmp_path: Path) -> Path:
+    """A database with eight batches in a log and four more in the next, whose first log is not in a sorted file yet."""
+    for name, flushes in (("first", False), ("second", True)):
+        engine = RocksEngine(tmp_path / f"{name} live")
+        for number in range(8):
+            engine.write(batch_of(number, 50))
+        if flushes:
+            engine._rdict.flush()
+            for number in range(8, 12):
+                engine.write(batch_of(number, 50))
+        copy_running(tmp_path / f"{name} live", tmp_path / name)
+        engine.close()
+    newer = only(tmp_path / "second", "*.log")
+    shutil.copy(newer, tmp_path / "first" / newer.name)
+    assert len(list((tmp_path / "first").glob("*.log"))) == 2
+    return tmp_path / "first"
+
+
+def ends_of_batches(log: Path) -> list[int]:
+    return [one.end for one in _fragments(log.read_bytes())]
+
+
+def test_a_log_that_goes_on_where_the_one_before_ends_is_read(two_logs: Path) -> None:
+    holds(two_logs, 12)
+    assert not list(two_logs.glob("*.aside"))
+
+
+@pytest.mark.requirement("892.3")
+@pytest.mark.parametrize("left", range(8))
+def test_a_log_behind_one_whose_end_a_power_cut_took_is_not_gone_on_with(
+    two_logs: Path, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes later would be there without what comes before, and the offset beyond both."""
+    older, newer = sorted(two_logs.glob("*.log"))
+    os.truncate(older, [0, *ends_of_batches(older)][left])
+    kept = newer.read_bytes()
+    holds(two_logs, left)
+    assert [file.read_bytes() for file in two_logs.glob("*.aside")] == [kept]
+    assert "a power cut took writes that were not synced" in caplog.text
+
+
+def test_a_log_behind_one_that_is_cut_within_a_batch_is_not_gone_on_with(two_logs: Path) -> None:
+    older, _ = sorted(two_logs.glob("*.log"))
+    os.truncate(older, ends_of_batches(older)[4] + 20)
+    holds(two_logs, 5)
+
+
+def test_a_log_of_which_all_is_in_sorted_files_may_lack_anything(two_logs: Path) -> None:
+    database = two_logs.parent / "second"
+    older, _ = sorted(two_logs.glob("*.log"))
+    (database / older.name).touch()
+    holds(database, 12)
+    assert not list(database.glob("*.aside"))
