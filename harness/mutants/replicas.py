@@ -147,7 +147,7 @@ MUTANTS = (
         "global-store-set-aside-and-left-empty",
         OWN,
         "A global store whose rows cannot be read is set aside, and the new one does not catch up.",
-        (Edit(f"{_GLOBAL}.rebuild_if_damaged", "self._catch_up()", "pass"),),
+        (Edit(f"{_GLOBAL}.rebuild_if_damaged", "self._rebuild_and(self._catch_up, ", "self._rebuild("),),
         oracle="global",
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_GLOBAL}.open",
-                "self._rebuild(reason)\n                self._catch_up(self._breaks_off)",
+                "self._rebuild_and(partial(self._catch_up, self._breaks_off), reason)",
                 "self._rebuild(reason)",
             ),
         ),

@@ -73,7 +73,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_READS}._scan",
-                "max(first, stream_time - self._store.retention_ms + 1, 0)",
+                "max(first, stream_time - store.retention_ms + 1, 0)",
                 "max(first, 0)",
             ),
         ),
@@ -84,7 +84,7 @@ MUTANTS = (
         "A row that is as old as the retention can still be read.",
         (
             Edit(f"{_READS}.get", "time <= self._stream_time", "time < self._stream_time"),
-            Edit(f"{_READS}._scan", "self._store.retention_ms + 1, 0)", "self._store.retention_ms, 0)"),
+            Edit(f"{_READS}._scan", "store.retention_ms + 1, 0)", "store.retention_ms, 0)"),
         ),
     ),
     Mutant(
