@@ -140,7 +140,7 @@ def counted_and_taken(mechanism: Mechanism, written: Writes) -> tuple[int, float
     return counted, taken
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(written=writes())
 @example(written=Writes(1, 1, (0, 0), deleted=1.0))
 @example(written=Writes(256, 1, (1, 1), scanned_at=0.0))
@@ -181,7 +181,7 @@ def bound(transaction: Transaction) -> int:
     return Written.PER_BYTE * transaction.written.num_bytes + Written.BESIDE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(written=writes())
 @example(written=Writes(256, 1, (0, 0), scanned_at=1.0))
 def test_the_bytes_of_an_indexed_batch_are_below_what_its_objects_allow(written: Writes) -> None:
@@ -276,7 +276,7 @@ def test_the_bytes_of_a_secondary_transaction_on_disk_are_what_was_put_up_to_the
     assert on_disk.approximate_num_uncommitted_bytes() == WRITE_BUFFER_BYTES
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(written=writes())
 def test_the_bytes_of_a_secondary_transaction_on_disk_are_within_a_tenth_of_its_write_buffer(
     written: Writes,
