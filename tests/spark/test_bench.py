@@ -1,4 +1,7 @@
-"""The benchmark on Spark measures what it says, and says it. In a process of its own, as Spark has one session each."""
+"""The benchmark on Spark measures what it says, and says it. In a process of its own, as Spark has one session each.
+
+A long run, as it starts every side once: `pytest -m long tests/spark/test_bench.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from harness.bench.quix import QuixUnavailableError, environment
 from harness.bench.spark import NATIVE, QUIX, READING, Report
 from reports.bench import print_rates
 
-pytestmark = pytest.mark.xdist_group("spark-bench")
+pytestmark = [pytest.mark.xdist_group("spark-bench"), pytest.mark.long]
 
 _TINY = """
 import sys, msgspec
