@@ -9,10 +9,11 @@ was, with how many rows, and a digest of them.
 A driver first takes all parts: it fences every attempt at them that has begun, reads what they have noted, refuses the
 batch if that does not allow it, and marks all of them as those of its run, in one transaction; then it fences, reads
 and checks again, and finds its own marks. An attempt fences the attempts before it, and writes only where the mark is
-that of its run. So when a driver has found its marks, no other attempt commits any more: one that had begun is fenced,
-one that begins reads the marks. What such a one has committed until then the driver has read, and its checks hold until
-its parts write: a refusal is of the whole batch. Who reads the notes for each batch afterwards is the driver, and an
-attempt only what was added.
+that of its run, and the note is still the one that its driver has read: one that was given up, and goes on when its
+driver is at a later batch, finds the note of that. So when a driver has found its marks, no attempt of another run
+commits any more: one that had begun is fenced, one that begins reads the marks. What such a one has committed until
+then the driver has read, and its checks hold until its parts write: a refusal is of the whole batch. Who reads the
+notes for each batch afterwards is the driver, and an attempt only what was added.
 
 What a crash leaves, by the last thing done:
 - before a driver has marked the parts, nothing; after that marks of a run that is gone, which the next driver replaces.
@@ -369,10 +370,12 @@ class _Part:
             return ()
         with closing(self.sink.log().reader()) as reader, closing(self.sink.producer(number)) as producer:
             # Before anybody is fenced: this may be the attempt that is left over.
-            self._check_run(self.sink.look(reader, number, self.seen[number]))
-            producer.init_transactions()
-            seen = self.sink.look_settled(reader, number, self.seen[number])
-            self._check_run(seen)
+            seen = self.sink.look(reader, number, self.seen[number])
+            self._check_is_due(number, seen)
+            if not self._has(seen):
+                producer.init_transactions()
+                seen = self.sink.look_settled(reader, number, self.seen[number])
+                self._check_is_due(number, seen)
             if self._has(seen):
                 self.check_same([(number, seen.note, *_digest(rows))])
                 return ()
@@ -393,10 +396,16 @@ class _Part:
                 ) from error
         return ()
 
-    def _check_run(self, seen: _Seen) -> None:
-        """Raise `FencedError` where the part was taken by another driver."""
+    def _check_is_due(self, number: int, seen: _Seen) -> None:
+        """Raise `FencedError` where the part was taken by another driver, or has gone on: then this attempt was given
+        up, and another one has committed the batch."""
         if seen.run != self.run:
             raise FencedError(_followed(self.sink))
+        if not self._has(seen) and seen.note != self.seen[number].note:
+            raise FencedError(
+                f"an attempt at the batch {self.batch} of the query {self.query} is late, and was given up: the sink "
+                f"{self.sink.application_id} has gone on meanwhile ({_said({number: seen.note})})"
+            )
 
     def _commit(self, producer: KafkaProducer, number: int, before: _Note | None, rows: Rows) -> None:
         producer.begin_transaction()

@@ -295,6 +295,37 @@ def test_an_attempt_that_comes_after_the_next_driver_writes_nothing_and_fences_n
     assert query.output() == [2]
 
 
+def test_an_attempt_that_was_given_up_and_is_late_writes_nothing_when_its_driver_has_gone_on(
+    query: Query, driver: Make
+) -> None:
+    """A twin of a speculated task, or one of an executor that was taken for lost."""
+    one = driver()
+    first = one.begin("x", 0)
+    write_all(first, query, 1)
+    write_all(one.begin("x", 1), query, 2)
+    with pytest.raises(FencedError, match=r"batch 0 of the query x is late, .*\(part 0: batch 1 of x\)"):
+        first.write(0, [a_row(query, 1)])
+    write_all(one.begin("x", 2), query, 3)
+    assert query.output() == [1, 1, 2, 2, 3, 3]
+
+
+def test_an_attempt_that_is_late_for_a_batch_that_is_the_last_one_fences_nobody(
+    query: Query, driver: Make
+) -> None:
+    one = driver()
+    first = one.begin("x", 0)
+    write_all(first, query, 1)
+    second = one.begin("x", 1)
+
+    def rows() -> Iterator[tuple[int, tuple[object, ...]]]:
+        first.write(0, [a_row(query, 1)])
+        yield a_row(query, 2)
+
+    second.write(0, rows())
+    second.write(1, [a_row(query, 2)])
+    assert query.output() == [1, 1, 2, 2]
+
+
 def test_a_driver_that_another_one_has_followed_writes_no_further_batch(query: Query, driver: Make) -> None:
     first = driver()
     write_all(first.begin("x", 0), query, 0)
