@@ -298,9 +298,9 @@ class Worker:
         """
         if not self._open_global_stores():
             return {}
-        # As far as there is anything now; what comes to a global table while tasks advance waits for the next time.
-        while self.replicas.update(busy=False):
-            pass
+        # As far as there is anything now, once, for it may come faster than it is applied: what comes to a global table
+        # meanwhile, or while tasks advance, waits for the next time.
+        self.replicas.update(busy=False)
         due = sorted({tp.partition for tp in ends})
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)
@@ -434,8 +434,9 @@ class Worker:
         return [tp for tp in task.inputs if task.position(tp) < self._ends.get(tp, 0)]
 
     def commit(self) -> None:
-        """Commit what every task has processed. One that cannot is closed without, as after a crash."""
-        for partition, commit in self._commits(self.tasks):
+        """Commit what every task has processed, but those that wait to go back to their last commit. One that cannot is
+        closed without, as after a crash."""
+        for partition, commit in self._commits([one for one in self.tasks if one not in self._aborts]):
             try:
                 commit()
             except FencedError as error:
