@@ -28,7 +28,17 @@ import msgspec
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import LogError, StateLockedError, StoreCorruptedError, TaskHostError
+from store.errors import (
+    CrashproofError,
+    FencedError,
+    OutcomeUnknownError,
+    RetriableError,
+    StateLockedError,
+    StoreCorruptedError,
+    TaskHostError,
+    TransactionTimedOutError,
+    UnreachableError,
+)
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -47,6 +57,17 @@ SILENCE_S = 30.0
 
 BETWEEN_ORDERS = "by the wall clock, between two orders"
 """What is said of an error of a punctuator that no order waited for."""
+
+_HEALED = (
+    FencedError,
+    OutcomeUnknownError,
+    RetriableError,
+    StateLockedError,
+    StoreCorruptedError,
+    TransactionTimedOutError,
+    UnreachableError,
+)
+"""What a task that is opened anew, by the next order, may have no more. All else comes back: the query ends with it."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +189,9 @@ class TaskHost:
         if self._failed is not None:
             what = f"{type(self._failed).__name__}: {message_of(self._failed)}"
             raise TaskHostError(f"{BETWEEN_ORDERS}: {what}") from self._failed
+        # What a tick has left open would hold up whoever reads its outputs for as long as these orders take.
+        for worker in self._workers.values():
+            worker.commit()
         carried: list[Carried] = []
         for ordinal in sorted({order.ordinal for order in orders.orders}):
             mine = [order for order in orders.orders if order.ordinal == ordinal]
@@ -227,8 +251,7 @@ class TaskHost:
                 worker.punctuate()
             except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now
                 _log.warning("%s: %s", BETWEEN_ORDERS, message_of(error))
-                # A task that was lost, or has lost the cluster, is opened anew by the next order.
-                if not isinstance(error, LogError | StoreCorruptedError | StateLockedError):
+                if not isinstance(error, _HEALED):
                     self._failed = error
                 _let_go_of_closed(worker)
 
@@ -237,8 +260,17 @@ class TaskHost:
         self._leaving.set()
 
     def close(self) -> None:
-        """Commit what is processed, and let go of every task."""
+        """Commit what is processed, and let go of every task.
+
+        Markers and aborted records that it has passed over are committed too: retention may take all that lies before
+        them, and whoever is opened there would have to say that it is lost.
+        """
         for worker in self._workers.values():
+            worker.commit()
+            try:
+                worker.refresh_positions([one for one, task in worker.tasks.items() if task.has_passed_over])
+            except CrashproofError as error:
+                _log.warning("where tasks stand behind their last records could not be committed: %s", error)
             worker.assign(())
             worker.close()
         self._workers.clear()

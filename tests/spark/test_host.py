@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,18 +19,22 @@ from store.errors import (
     InputChangedError,
     LogError,
     OutcomeUnknownError,
+    RecordTooLargeError,
     RetriableError,
     StoreCorruptedError,
     TaskHostError,
     TaskLostError,
 )
 from store.points import Point
+from store.spark import process as serving
 from store.spark.host import BETWEEN_ORDERS, Carried, Order, Orders, TaskHost
 from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.internal_topics import Repartition
+from store.streams.replicas import Replicas
 from store.streams.topology import Context, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
+from store.suppliers import global_store, persistent_key_value_store
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
 
@@ -293,6 +300,129 @@ def test_what_a_store_or_the_cluster_raises_between_two_orders_is_over_with_the_
     cluster, host = between_orders(error)
     order(host, 2)
     assert cluster.broker.committed_offset("app", SOURCE) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LogError("no such topic"), RecordTooLargeError("too large")],
+    ids=str,
+)
+def test_what_the_cluster_refuses_each_time_between_two_orders_is_told_to_who_brings_the_next(
+    error: Exception,
+) -> None:
+    _, host = between_orders(error)
+    with pytest.raises(TaskHostError, match=f"{BETWEEN_ORDERS}: {type(error).__name__}: "):
+        order(host, 2)
+
+
+def test_what_a_task_did_between_two_orders_is_committed_before_those_of_others_are_carried_out() -> None:
+    """Open, it would hold up whoever reads the outputs for as long as they take."""
+
+    class Ticks:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, now: int) -> None:
+            self.context.forward(b"tick", b"", timestamp=now)
+
+        def process(self, _record: object) -> None:
+            stable.append(cluster.broker.last_stable_offset(SINK))
+
+    stable: list[int] = []
+    builder = StreamsBuilder("app")
+    builder.stream(SOURCE.topic).process(Ticks).to(SINK.topic)
+    (topology,) = builder.build().sub_topologies
+    cluster = Cluster(topology, partitions=2, fewer={SINK.topic: 1}, linger_records=1)
+    host = host_of(cluster)
+    host.carry_out(Orders("run", [Order(0, one, {SOURCE.topic: 0}) for one in (0, 1)], 2))
+    cluster.clock.sleep(0.05)
+    host.tick()
+    cluster.feed(b"a", partition=0)
+    host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1})], 2))
+    # Two ticks, and a marker behind each.
+    assert stable == [4]
+
+
+@pytest.mark.parametrize("commit_records", [1, 10_000])
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+def test_a_host_that_ends_has_committed_that_it_passed_over_markers_and_aborted_records(
+    outcome: str, commit_records: int
+) -> None:
+    """Then retention may take all that there was, and the next one knows that it has missed nothing."""
+    cluster, config = numbered(b"a"), StreamsConfig(commit_records=commit_records)
+    host = host_of(cluster, config=config)
+    order(host, 1)
+    producer = SimLog(cluster.broker).producer("upstream", 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(SOURCE.topic, b"b", b"", partition=0)
+    producer.flush()
+    if outcome == "commit":
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    order(host, 3)
+    host.close()
+    assert cluster.broker.committed_offset("app", SOURCE) == 3
+    cluster.broker.delete_records(SOURCE, 3)
+    cluster.feed(b"c")
+    assert order(host_of(cluster, config=config), 4).records == 1
+
+
+def test_an_order_does_not_wait_until_nothing_comes_to_a_global_topic_any_more() -> None:
+    def process(context: Context, record: Record) -> None:
+        context.forward(SINK.topic, record.key, b"")
+
+    prices = global_store(persistent_key_value_store("prices"), "prices")
+    cluster = Cluster(
+        Topology("app", (SOURCE.topic,), (SINK.topic,), (), process, global_stores=(prices,)), [b"a"]
+    )
+    cluster.broker.create_topic("prices", 1)
+    follow, rounds = Replicas.update, 0
+
+    def always_new(self: Replicas, *, busy: bool) -> bool:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 100
+        cluster.broker.append("prices", b"k", b"v", partition=0)
+        return follow(self, busy=busy)
+
+    with patch.object(Replicas, "update", always_new):
+        order(host_of(cluster), 1)
+    assert cluster.output() == [(b"a", b"")]
+
+
+def test_what_is_due_by_the_clock_is_done_however_fast_orders_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    done: list[str] = []
+
+    class Served:
+        def carry_out(self, _orders: Orders) -> list[Carried]:
+            nonlocal now
+            now += 0.06
+            done.append("order")
+            return []
+
+        def tick(self) -> None:
+            done.append("tick")
+
+        def leave(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    class Brought:
+        def __init__(self, orders: Orders) -> None:
+            self.orders = orders
+
+        def reply(self, _answer: object) -> None: ...
+
+    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now))
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for orders in [Orders("run", [Order(0, 0, {})], 1)] * 6 + [Orders("", [], 0)]:
+        waiting.put(Brought(orders))
+    serving._serve(Served(), "run", waiting)
+    assert done == ["order", "order", "tick", "order", "order", "tick", "order", "order", "tick"]
 
 
 def test_an_order_may_ask_for_the_positions_to_be_committed_again() -> None:
