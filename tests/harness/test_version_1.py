@@ -2,7 +2,8 @@
 
 `version_1.jsonl` holds schedules with a digest of what the release that wrote them did: every protocol point that was
 passed, every start, end and skipped step, every state that was observed, the outputs and the group's positions. Those
-on Spark have the digests of the release in which task hosts, which stay open, took the place of attempts over rows.
+on Spark have the digests of the release in which task hosts, which stay open, took the place of attempts over rows, and
+ten of them of that in which such a host commits at its end what it has passed over, and nothing else has changed.
 """
 
 from __future__ import annotations
