@@ -263,19 +263,22 @@ class TaskHost:
         """Commit what is processed, and let go of every task.
 
         Markers and aborted records that it has passed over are committed too: retention may take all that lies before
-        them, and whoever is opened there would have to say that it is lost.
+        them, and whoever is opened there would have to say that it is lost. What that raises is raised when all are
+        closed.
         """
+        failed: CrashproofError | None = None
         for worker in self._workers.values():
-            worker.commit()
             try:
                 worker.refresh_positions([one for one, task in worker.tasks.items() if task.has_passed_over])
             except CrashproofError as error:
-                _log.warning("where tasks stand behind their last records could not be committed: %s", error)
+                failed = failed or error
             worker.assign(())
             worker.close()
         self._workers.clear()
         if self._pool is not None:
             self._pool.shutdown()
+        if failed is not None:
+            raise failed
 
 
 def _let_go_of_closed(worker: Worker) -> None:
