@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -80,7 +81,9 @@ def unwritten_tail(path: Path) -> int | None:
         if one.kind in (_FULL, _FIRST):
             begun = one.position
         behind = _behind_unwritten_page(data, one.position, min(max(one.end, one.start), one.most))
-        if behind is None or (one.kind and one.end <= one.most and _is_whole(one, data)):
+        if behind is None or (
+            one.kind and one.end <= one.most and _fits(one.checksum, one.kind, data[one.start : one.end])
+        ):
             if begun == one.position and one.end - one.start >= _BATCH.size:
                 number, _ = _BATCH.unpack_from(data, one.start)
             if one.kind in (_FULL, _LAST):
@@ -101,10 +104,10 @@ def numbers(path: Path) -> tuple[Numbers | None, bool]:
     found: Numbers | None = None
     head: bytes | None = None
     for one in _fragments(data):
-        if not one.kind and one.start <= one.end and not data[one.position : one.end].strip(b"\0"):
-            continue
         if one.end > one.most:
             return found, False
+        if not one.kind:
+            continue
         part = data[one.start : min(one.end, one.start + _BATCH.size)]
         head = part if one.kind in (_FULL, _FIRST) else None if head is None else (head + part)[: _BATCH.size]
         if head is None or one.kind not in (_FULL, _LAST):
@@ -166,29 +169,25 @@ def _begins(data: bytes, place: int, number: int) -> bool:
     return False
 
 
-def _is_whole(one: _Fragment, data: bytes) -> bool:
-    return _fits(one.checksum, one.kind, data[one.start : one.end])
-
-
 def _fits(checksum: int, kind: int, data: bytes) -> bool:
     """Whether the checksum is that of the data."""
-    table = _table()
-    value = table[(_WORD ^ kind) & 0xFF] ^ _WORD >> 8
-    for byte in data:
-        value = table[(value ^ byte) & 0xFF] ^ value >> 8
-    return value == _wanted(checksum)
+    (last,) = deque(_checksums(kind, data), maxlen=1)
+    return last == _wanted(checksum)
 
 
 def _fits_a_part(checksum: int, kind: int, data: bytes) -> bool:
     """Whether the checksum is that of the data up to some place."""
-    wanted = _wanted(checksum)
+    return _wanted(checksum) in _checksums(kind, data)
+
+
+def _checksums(kind: int, data: bytes) -> Iterator[int]:
+    """Those of the data up to each place, from none of it to all, as `_wanted` has them."""
     table = _table()
     value = table[(_WORD ^ kind) & 0xFF] ^ _WORD >> 8
+    yield value
     for byte in data:
-        if value == wanted:
-            return True
         value = table[(value ^ byte) & 0xFF] ^ value >> 8
-    return value == wanted
+        yield value
 
 
 def _wanted(checksum: int) -> int:

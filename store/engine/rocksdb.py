@@ -61,6 +61,8 @@ _OLD_FAMILY: Final = "meta"
 _ASIDE: Final = ".aside"
 """What is added to the name of a log that RocksDB is not to read."""
 _MIN_LOG: Final = "rocksdb.min-log-number-to-keep"
+_NO_NUMBER: Final = -1
+"""Far enough below the number of every write, the first of which is 1."""
 _ATTEMPTS: Final = 100
 """How often a reader tries to read the files of a writer that changes them meanwhile."""
 
@@ -365,15 +367,12 @@ class RocksEngine(_Reader):
         finally:
             database.close()
         expected: int | None = None
-        lacks = False
         for at, log in enumerate(logs):
             if _number(log) < least:
                 continue
             found, whole = numbers(log)
-            if found is not None and expected is not None:
-                # A commit that comes as a file has a number of its own; one more, and the logs before it are in files.
-                lacks = found.first > expected + 1
-            if found is not None and lacks:
+            # A commit that comes as a file has a number of its own; one more, and the logs before it are in files.
+            if found is not None and expected is not None and found.first > expected + 1:
                 for one in logs[at:]:
                     one.replace(one.with_name(one.name + _ASIDE))
                 _log.warning(
@@ -387,8 +386,11 @@ class RocksEngine(_Reader):
             if not whole:
                 # RocksDB goes no further.
                 return
-            lacks = found is None and expected is None
-            expected = expected if found is None else found.end
+            if found is not None:
+                expected = found.end
+            elif expected is None:
+                # It lacks all that it had.
+                expected = _NO_NUMBER
 
     def _refuse_damaged(self, pattern: str) -> None:
         """Where the length of a record is damaged, RocksDB would drop it and all that follows, without a word."""

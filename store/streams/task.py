@@ -246,7 +246,7 @@ class Task:
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
         self._topic_ids: Mapping[str, str] = {}
-        """Input → what tells it from other topics of its name."""
+        """Input or changelog → what tells it from other topics of its name."""
         self._noted_topics = ""
         self._said: Mapping[TopicPartition, str] = {}
         """What was noted beside the group's positions when this incarnation began."""

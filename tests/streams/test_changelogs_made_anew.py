@@ -65,10 +65,8 @@ def test_a_task_does_not_begin_with_what_a_changelog_made_anew_has(
 
 @GUARANTEES
 def test_it_goes_on_with_what_is_there_where_somebody_has_set_the_positions(guarantee: Guarantee) -> None:
-    cluster, config = (
-        counted(guarantee, in_memory_key_value_store),
-        StreamsConfig(processing_guarantee=guarantee),
-    )
+    config = StreamsConfig(processing_guarantee=guarantee)
+    cluster = counted(guarantee, in_memory_key_value_store)
     make_anew(cluster, 0)
     cluster.broker.commit_offsets("app", {SOURCE: 3})
     cluster.feed(b"a")
