@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -58,7 +58,7 @@ SILENCE_S = 30.0
 BETWEEN_ORDERS = "by the wall clock, between two orders"
 """What is said of an error of a punctuator that no order waited for."""
 
-_HEALED = (
+HEALED = (
     FencedError,
     OutcomeUnknownError,
     RetriableError,
@@ -123,6 +123,8 @@ class Orders(msgspec.Struct, frozen=True):
     orders: list[Order]
     tasks: int
     """How many tasks of the query are this host's in all."""
+    renews: bool = False
+    """Whether all that is said is that the query goes on. It is heard at once, in the middle of an order too."""
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -164,7 +166,7 @@ class TaskHost:
         a task that was opened anew for that would have its punctuators begin anew, too."""
 
     @classmethod
-    def of(cls, deployment: Deployment) -> TaskHost:
+    def of(cls, deployment: Deployment) -> Self:
         """That of a query as it is deployed."""
         application = deployment.application
         storage = StateDirectory(deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S)
@@ -251,7 +253,7 @@ class TaskHost:
                 worker.punctuate()
             except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now
                 _log.warning("%s: %s", BETWEEN_ORDERS, message_of(error))
-                if not isinstance(error, _HEALED):
+                if not isinstance(error, HEALED):
                     self._failed = error
                 _let_go_of_closed(worker)
 

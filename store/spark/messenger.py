@@ -57,8 +57,7 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
     Raises what the host raised, and `TaskHostError` when it could not be started, or died on the way. Spark repeats the
     attempt then, which is right after any of them.
     """
-    directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
-    place = directory / f"slot-{slot}.json"
+    place = _place(deployment, slot)
     with _reach(deployment, place) as connection:
         try:
             connection.send_bytes(msgspec.json.encode(Orders(deployment.run, orders, tasks)))
@@ -77,13 +76,23 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
     return answer.carried
 
 
+def renew(deployment: Deployment, slot: int) -> None:
+    """Tell the host of the slot, if there is one on this machine, that the query goes on, whatever it does now."""
+    found = _known(_place(deployment, slot))
+    if found is None or found.run != deployment.run:
+        return
+    # One that is not there any more, or stands still, is followed by another one with the next order.
+    with suppress(OSError, EOFError, AuthenticationError), _call(found, deployment.silence_s) as connection:
+        connection.send_bytes(msgspec.json.encode(Orders(deployment.run, [], 0, renews=True)))
+        connection.answer()
+
+
 def dismiss(deployment: Deployment, slot: int) -> None:
     """Have the host of the slot commit, close its tasks and end, if there is one on this machine, and nobody start
     another one for this start of the query: an attempt that Spark has given up may still be about to."""
-    directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
-    place = directory / f"slot-{slot}.json"
+    place = _place(deployment, slot)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         replace_file(over(place), deployment.run.encode())
     except OSError as error:
         # Who is about to start one can hardly do so either. If he does, it ends with its lease.
@@ -91,6 +100,11 @@ def dismiss(deployment: Deployment, slot: int) -> None:
     found = _known(place)
     if found is not None and found.run == deployment.run:
         _send_off(found, deployment.silence_s)
+
+
+def _place(deployment: Deployment, slot: int) -> Path:
+    directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
+    return directory / f"slot-{slot}.json"
 
 
 def acknowledge_at_once() -> None:

@@ -44,7 +44,8 @@ from store.spark.host import Carried, Deployment, Host, Orders, TaskHost, messag
 _log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
-"""A host that is given no order for so long commits, closes its tasks and ends: its query has stopped, or moved on."""
+"""A host that hears nothing of its query for so long commits, closes its tasks and ends: that has stopped, or moved on.
+The driver says three times as often that it goes on, whether there is input or not."""
 
 _ALIVE_S = 1.0
 """How often a host says that it lives to those whose orders it carries out, or has yet to."""
@@ -116,6 +117,23 @@ class Call:
         return True
 
 
+class Lease:
+    """Whether a host has heard of its query lately. Any thread."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.renew()
+
+    def renew(self) -> None:
+        """Somebody has brought word of it."""
+        self._heard = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether that is too long ago."""
+        return time.monotonic() - self._heard >= LEASE_S
+
+
 def check_goes_on(deployment: Deployment, place: Path) -> None:
     """Raise `TaskHostError` where the query, as it was started then, has ended."""
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -133,9 +151,10 @@ def serve(deployment: Deployment, place: Path) -> None:
     key = os.urandom(32)
     waiting: queue.SimpleQueue[Call] = queue.SimpleQueue()
     leaving = threading.Event()
+    lease = Lease(deployment.run)
     # Without the key: whoever calls and says nothing would keep all others waiting.
     with Listener((_ADDRESS, 0)) as listener:
-        threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
+        threading.Thread(target=_listen, args=(listener, key, waiting, leaving, lease), daemon=True).start()
         pid = os.getpid()
         _publish(place, Place(deployment.run, pid, listener.address[1], key.hex(), born(pid)))
         try:
@@ -153,16 +172,17 @@ def serve(deployment: Deployment, place: Path) -> None:
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
         try:
-            _serve(host, deployment.run, waiting)
+            _serve(host, lease, waiting)
         finally:
             # Gone before the tasks are closed, so that nobody brings an order to a host that is about to end.
             _withdraw(place)
             host.close()
 
 
-def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
-    heard = ticked = time.monotonic()
-    while time.monotonic() - heard < LEASE_S:
+def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call]) -> None:
+    lease.renew()
+    ticked = time.monotonic()
+    while not lease.is_over:
         # By time, however fast orders come.
         if time.monotonic() - ticked >= _TICK_S:
             host.tick()
@@ -171,7 +191,7 @@ def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
             call = waiting.get(timeout=_TICK_S)
         except queue.Empty:
             continue
-        if not call.orders.orders or call.orders.run != run:
+        if not call.orders.orders or call.orders.run != lease.run:
             call.reply(Answer())
             return
         try:
@@ -181,7 +201,7 @@ def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
                 _log.exception("an order failed")
             answer = _refusal(error)
         call.reply(answer)
-        heard = time.monotonic()
+        lease.renew()
 
 
 def _refusal(error: Exception) -> Answer:
@@ -210,6 +230,7 @@ def _listen(
     key: bytes,
     waiting: queue.SimpleQueue[Call],
     leaving: threading.Event,
+    lease: Lease,
 ) -> None:
     while True:
         try:
@@ -217,7 +238,7 @@ def _listen(
         except OSError as error:
             _log.warning("a caller was turned away: %s", error)
             continue
-        threading.Thread(target=_hear, args=(connection, key, waiting, leaving), daemon=True).start()
+        threading.Thread(target=_hear, args=(connection, key, waiting, leaving, lease), daemon=True).start()
 
 
 def _hear(
@@ -225,6 +246,7 @@ def _hear(
     key: bytes,
     waiting: queue.SimpleQueue[Call],
     leaving: threading.Event,
+    lease: Lease,
 ) -> None:
     try:
         deliver_challenge(connection, key)
@@ -235,6 +257,11 @@ def _hear(
         connection.close()
         return
     call = Call(orders, connection)
+    if orders.renews:
+        if orders.run == lease.run:
+            lease.renew()
+        call.reply(Answer())
+        return
     waiting.put(call)
     if not orders.orders:
         leaving.set()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import threading
 import time
 from collections import deque
@@ -38,6 +39,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
+from store import errors
 from store.clock import SystemClock
 from store.config import StreamsConfig
 from store.errors import (
@@ -49,15 +51,14 @@ from store.errors import (
     PositionLostError,
     RetriableError,
     StateDirectoryError,
-    StateLockedError,
     StoreTypeError,
     TaskHostError,
     UnreachableError,
 )
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import BETWEEN_ORDERS, Carried, Deployment, Host, Order
-from store.spark.messenger import acknowledge_at_once, bring, dismiss
+from store.spark.host import BETWEEN_ORDERS, HEALED, Carried, Deployment, Host, Order
+from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
 from store.spark.process import LEASE_S
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
@@ -80,10 +81,18 @@ PERMANENT = (
     InputChangedError,
     PositionLostError,
     StateDirectoryError,
-    StateLockedError,
     StoreTypeError,
 )
 """Errors that come back however often a query is started again; someone has to do something first."""
+
+_PASSING = (*HEALED, TaskHostError)
+"""What an order may fail with, and the next one succeed."""
+
+_SAID = re.compile(r"TaskHostError: (\w+): ")
+"""The class of what a host has raised."""
+
+_BUSY_S = 1.0
+"""After how long a micro-batch that is under way is not waited for, to bring orders after it."""
 
 _IDS = "crashproof-topics.json"
 """The ids of the sources beside Spark's own files in a checkpoint."""
@@ -215,6 +224,7 @@ class SparkStreamsQuery:
         self._batches = 0
         self._homes: dict[int, str] = {}
         """Slot → the machine that its task host is on, if Spark still has it."""
+        self._placing = threading.Lock()
         self._stopping = threading.Event()
         self._working = threading.Lock()
         """Held while orders are brought, so that tasks are not ordered to two ends at once."""
@@ -234,10 +244,11 @@ class SparkStreamsQuery:
         ]
         wanted = streams.slots or max(1, self._context.defaultParallelism)
         self._slots = min(wanted, max(1, len(self._tasks)))
+        self._left = self._left_behind()
         self.query: StreamingQuery = self._start()
         self._keeper: threading.Thread | None = None
         self._between_orders: TaskHostError | None = None
-        """What a punctuator has raised while no micro-batch was under way."""
+        """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way."""
         if not self._ends_by_itself:
             self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
             self._keeper.start()
@@ -264,7 +275,8 @@ class SparkStreamsQuery:
     def recent_progress(self) -> Sequence[Mapping[str, Any]]:
         """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do).
 
-        The rounds that follow the last one where a trigger ends the query by itself have the `batchId` -1.
+        What is processed beside those has the `batchId` -1: the rounds that follow the last one where a trigger ends
+        the query by itself, and what a group that was set back has to process again.
         """
         return list(self._progress)
 
@@ -367,17 +379,20 @@ class SparkStreamsQuery:
         self._ends = {**self._ends, **ends}
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
-        carried = self._run(slots) if slots else []
+        carried = self._run(slots)
         self._planned |= new
         for one in carried:
             self._positions |= {
                 TopicPartition(topic, one.partition): position for topic, position in one.positions.items()
             }
+        records = sum(one.records for one in carried)
+        if batch_id < 0 and not records:
+            return
         self._batches += 1
         self._progress.append(
             {
                 "batchId": batch_id,
-                "records": sum(one.records for one in carried),
+                "records": records,
                 "seconds": time.monotonic() - began,
                 "tasks": len(carried),
             }
@@ -411,47 +426,82 @@ class SparkStreamsQuery:
         finally:
             reader.close()
 
+    def _left_behind(self) -> dict[TopicPartition, int]:
+        """Up to where inputs are to be processed of which Spark tells nobody before there is something new: what it has
+        noted as done, where the group was set back since."""
+        checkpoint = self._streams.checkpoint
+        planned, done = (self._jvm.last_noted(f"{checkpoint}/{log}") for log in ("offsets", "commits"))
+        if done is None or planned != done:
+            # What is not noted as done is planned again.
+            return {}
+        ends = _planned_ends(self._jvm, checkpoint, done)
+        return {
+            tp: end
+            for tp, end in ends.items()
+            if tp.partition < self._partitions.get(tp.topic, 0) and end > self._positions.get(tp, 0)
+        }
+
     def _finish(self) -> None:
-        """Process what the last micro-batches have left between sub-topologies. Each round brings it one further, and
-        takes nothing from outside, so it ends."""
+        """Process what was left behind, and what the last micro-batches have left between sub-topologies. Each round
+        brings that one further, and takes nothing from outside, so it ends."""
+        with self._working:
+            self._bring_to(self._left, -1)
         while not self._stopping.is_set() and (ends := self._between()):
             with self._working:
                 self._bring_to(ends, -1)
 
     def _keep_open(self) -> None:
-        """Have every task open from the start on, and its host leased, where one may have wall-clock punctuators.
+        """Have the hosts hear of the query three times in a lease, so that tasks stay open without input.
 
-        Where none may, tasks are opened now and then all the same, to commit where they stand: a broker forgets that of
-        tasks without input (`offsets.retention.minutes`).
+        Where a task may have wall-clock punctuators, every one is open from the start on. Where none may, those are to
+        which a micro-batch has brought orders, and the others are opened now and then, to commit where they stand: a
+        broker forgets that of tasks without input (`offsets.retention.minutes`).
 
-        The orders name ends to which tasks were brought before, so there is nothing to do for them. When this process
-        dies nobody brings them any more, and the lease ends.
+        The orders name ends to which tasks were brought before, so there is nothing to do for them. While a micro-batch
+        is under way hosts are told without. When this process dies nobody tells them any more, and the lease ends.
         """
         self._context.setJobGroup(self._deployment.run, f"keep the tasks of {self.name} open")
         ticking = any(map(_may_punctuate, self._streams.application.sub_topologies))
-        pause = 0.0 if ticking else REFRESH_POSITIONS_S
+        every = {
+            TopicPartition(topic, partition)
+            for topology, partition in self._tasks
+            for topic in topology.sources
+            if partition < self._partitions[topic]
+        }
+        left, refreshed, pause = self._left, time.monotonic(), 0.0
         while not self._over.wait(pause):
-            pause = LEASE_S / 3 if ticking else REFRESH_POSITIONS_S
-            with self._working:
-                if self._over.is_set():
-                    return
-                every = {
-                    TopicPartition(topic, partition): 0
-                    for topology, partition in self._tasks
-                    for topic in topology.sources
-                    if partition < self._partitions[topic]
-                }
+            pause = LEASE_S / 3
+            refresh = not ticking and time.monotonic() - refreshed >= REFRESH_POSITIONS_S
+            try:
+                if not self._working.acquire(timeout=_BUSY_S):
+                    self._tell(renew)
+                    continue
                 try:
-                    self._run(self._orders(every | self._planned, refresh=not ticking))
-                except (Py4JError, PySparkException) as error:
                     if self._over.is_set():
-                        continue
-                    _log.warning("tasks of %s could not be kept open: %s", self.name, error)
-                    if BETWEEN_ORDERS in str(error):
-                        self._between_orders = TaskHostError(str(error))
-            if self._between_orders is not None:
-                # Not while working: it waits for the micro-batch.
-                self.query.stop()
+                        return
+                    self._bring_to(left, -1)
+                    left = {}
+                    kept = every if ticking or refresh else set(self._ends)
+                    self._run(self._orders(dict.fromkeys(kept, 0) | self._planned, refresh=refresh))
+                finally:
+                    self._working.release()
+                if refresh:
+                    refreshed = time.monotonic()
+            except (Py4JError, PySparkException) as error:
+                if self._over.is_set():
+                    continue
+                _log.warning("tasks of %s could not be kept open: %s", self.name, error)
+                if BETWEEN_ORDERS in str(error) or self._would_fail(error):
+                    self._between_orders = TaskHostError(str(error))
+                    # Not while working: it waits for the micro-batch.
+                    self.query.stop()
+
+    def _would_fail(self, error: Exception) -> bool:
+        """Whether a micro-batch would fail at that as well, each time."""
+        said = [getattr(errors, kind, None) for kind in _SAID.findall(str(error))]
+        return any(kind is None or not issubclass(kind, _PASSING) for kind in said) or self._is_permanent(
+            error
+        )
 
     def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raise `InputChangedError` for input that no task would read."""
@@ -482,6 +532,8 @@ class SparkStreamsQuery:
         return [(slot, found, -(-len(self._tasks) // self._slots)) for slot, found in sorted(orders.items())]
 
     def _run(self, slots: Sequence[Slot]) -> list[Carried]:
+        if not slots:
+            return []
         deployment = self._deployment
 
         def work(slots: Iterable[Slot]) -> Iterable[Carried]:
@@ -495,10 +547,11 @@ class SparkStreamsQuery:
         """One Spark partition per slot, preferably on the machine where the slot's task host is."""
         context = self._context
         machines = _machines(context)
-        for slot, *_ in slots:
-            if self._homes.get(slot) not in machines:
-                taken = [home for home in self._homes.values() if home in machines]
-                self._homes[slot] = min(machines, key=lambda machine: (taken.count(machine), machine))
+        with self._placing:
+            for slot, *_ in slots:
+                if self._homes.get(slot) not in machines:
+                    taken = [home for home in self._homes.values() if home in machines]
+                    self._homes[slot] = min(machines, key=lambda machine: (taken.count(machine), machine))
         jvm = self._jvm
         pairs = [
             jvm.tuple_of_two(bytearray(pickle.dumps(slot)), jvm.to_seq([self._homes[slot[0]]]))
@@ -507,12 +560,13 @@ class SparkStreamsQuery:
         made = context._jsc.sc().makeRDD(jvm.to_seq(pairs), jvm.tag_of_bytes).toJavaRDD()
         return RDD(made, context, CPickleSerializer())
 
-    def _dismiss(self) -> None:
+    def _tell(self, tell: Callable[[Deployment, int], None]) -> None:
+        """Tell all task hosts something."""
         deployment = self._deployment
 
         def work(slots: Iterable[Slot]) -> Iterable[None]:
             for slot, *_ in slots:
-                dismiss(deployment, slot)
+                tell(deployment, slot)
             return ()
 
         self._placed([(slot, [], 0) for slot in range(self._slots)]).mapPartitions(work).collect()
@@ -531,7 +585,7 @@ class SparkStreamsQuery:
             self._keeper.join()
         self._ids.close()
         try:
-            self._dismiss()
+            self._tell(dismiss)
         except (Py4JError, PySparkException) as error:
             # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
             _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
@@ -673,6 +727,15 @@ class _Jvm:
         self.to_seq = jvm.PythonUtils.toSeq
         self.tuple_of_two = jvm.scala.Tuple2
         self.tag_of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+
+    def last_noted(self, log: str) -> int | None:
+        """The last micro-batch that is in a log of Spark, None where none is."""
+        path = self.path(log)
+        files = path.getFileSystem(self.settings)
+        if not files.exists(path):
+            return None
+        names = [one.getPath().getName() for one in files.listStatus(path)]
+        return max([int(name) for name in names if name.isdecimal()], default=None)
 
     def read(self, files: Any, path: Any) -> str:
         stream = files.open(path)

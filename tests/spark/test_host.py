@@ -421,7 +421,7 @@ def test_what_is_due_by_the_clock_is_done_however_fast_orders_come(monkeypatch: 
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for orders in [Orders("run", [Order(0, 0, {})], 1)] * 6 + [Orders("", [], 0)]:
         waiting.put(Brought(orders))
-    serving._serve(Served(), "run", waiting)
+    serving._serve(Served(), serving.Lease("run"), waiting)
     assert done == ["order", "order", "tick", "order", "order", "tick", "order", "order", "tick"]
 
 

@@ -12,10 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import answer_challenge, deliver_challenge
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +34,8 @@ from store.config import StreamsConfig
 from store.errors import ConfigError, InputChangedError, StateDirectoryError, TaskHostError
 from store.spark import messenger, process
 from store.spark.host import Carried, Deployment, Host, Order, Orders
-from store.spark.messenger import acknowledge_at_once, bring, dismiss
-from store.spark.process import Answer, Place, _trace, born
+from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
+from store.spark.process import Answer, Lease, Place, _trace, born
 from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
@@ -307,7 +310,7 @@ def test_a_host_stays_for_as_long_as_it_has_orders_now_and_then_and_ends_when_no
 ) -> None:
     calls = Calls(1.0, *[process.LEASE_S - 1.0] * 5)
     monkeypatch.setattr(process, "time", calls)
-    process._serve(Busy(lambda: None), "run", calls)  # type: ignore[arg-type]
+    process._serve(Busy(lambda: None), Lease("run"), calls)  # type: ignore[arg-type]
     assert calls.answers == [Answer(DONE)] * 6
     last = 1.0 + 5 * (process.LEASE_S - 1.0)
     assert last + process.LEASE_S <= calls.now < last + process.LEASE_S + 1.0
@@ -322,8 +325,64 @@ def test_a_host_whose_order_took_longer_than_its_lease_waits_for_the_next_one(
         calls.now += 2 * process.LEASE_S
 
     monkeypatch.setattr(process, "time", calls)
-    process._serve(Busy(takes_long), "run", calls)  # type: ignore[arg-type]
+    process._serve(Busy(takes_long), Lease("run"), calls)  # type: ignore[arg-type]
     assert calls.answers == [Answer(DONE)] * 2
+
+
+def test_a_host_that_hears_of_its_query_stays_without_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    monkeypatch.setattr(process, "time", calls)
+    lease = Lease("run")
+
+    def tick() -> None:
+        if calls.now < 3 * process.LEASE_S:
+            lease.renew()
+
+    host = Busy(lambda: None)
+    monkeypatch.setattr(host, "tick", tick)
+    process._serve(host, lease, calls)  # type: ignore[arg-type]
+    assert 4 * process.LEASE_S <= calls.now + 1.0 < 4 * process.LEASE_S + 2.0
+
+
+@pytest.mark.parametrize(("run", "renewed"), [("run", True), ("another run", False)])
+def test_word_of_a_query_is_for_its_own_hosts_and_waits_for_no_order(
+    run: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    monkeypatch.setattr(process, "time", calls)
+    lease, waiting = Lease("run"), queue.SimpleQueue[process.Call]()
+    calls.now += process.LEASE_S
+    here, there = Pipe()
+    key = b"key"
+    hearing = threading.Thread(target=process._hear, args=(there, key, waiting, threading.Event(), lease))
+    hearing.start()
+    answer_challenge(here, key)
+    deliver_challenge(here, key)
+    here.send_bytes(msgspec.json.encode(Orders(run, [], 0, renews=True)))
+    assert msgspec.json.decode(here.recv_bytes(), type=Answer) == Answer()
+    hearing.join()
+    assert lease.is_over is not renewed
+    assert waiting.empty()
+
+
+def test_a_host_hears_of_its_query_in_the_middle_of_an_order(deployed: Deployed, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    deployment = deployed(lambda: until(gate.exists))
+    done: list[object] = []
+    bringing = threading.Thread(target=lambda: done.extend(bring(deployment, 0, ORDERS, 1)))
+    bringing.start()
+    until(place_of(deployment).exists)
+    renew(deployment, 0)
+    assert done == []
+    gate.touch()
+    bringing.join()
+    assert done == DONE
+
+
+def test_nobody_is_started_to_hear_of_a_query(deployed: Deployed) -> None:
+    deployment = deployed()
+    renew(deployment, 0)
+    assert not place_of(deployment).exists()
 
 
 def test_an_order_of_another_start_ends_a_host_and_is_not_carried_out(
@@ -332,7 +391,7 @@ def test_an_order_of_another_start_ends_a_host_and_is_not_carried_out(
     calls = Calls(1.0, 1.0)
     monkeypatch.setattr(process, "time", calls)
     done: list[object] = []
-    process._serve(Busy(lambda: done.append("work")), "another run", calls)  # type: ignore[arg-type]
+    process._serve(Busy(lambda: done.append("work")), Lease("another run"), calls)  # type: ignore[arg-type]
     assert calls.answers == [Answer()]
     assert done == []
     assert calls.now < 3.0

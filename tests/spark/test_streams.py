@@ -9,8 +9,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import confluent_kafka
 import msgspec
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,6 +21,7 @@ from store.config import StreamsConfig
 from store.errors import TaskHostError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.recovery.directory import StateDirectory
 from store.spark import SparkStreams, SparkStreamsQuery, streams
 from store.spark.host import SILENCE_S
 from store.spark.process import Place
@@ -27,7 +30,8 @@ from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, S
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.spark.hosts import lasting
+from tests.spark import hosts
+from tests.spark.hosts import impatient, lasting, noting
 from tests.waiting import LONGEST_S, gone, settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -81,6 +85,17 @@ class Running:
             return [(row.key, row.value) for row in rows]
         finally:
             reader.close()
+
+    def set_back(self, topic: str, partitions: int = 2) -> None:
+        """Have the group begin anew at the first record, as `kafka-consumer-groups.sh` does."""
+        places = [
+            confluent_kafka.TopicPartition(f"{self.name}-{topic}", partition, 0)
+            for partition in range(partitions)
+        ]
+        admin = AdminClient({"bootstrap.servers": self.log.bootstrap})
+        group = confluent_kafka.ConsumerGroupTopicPartitions(self.name, places)
+        for answer in admin.alter_consumer_group_offsets([group]).values():
+            answer.result()
 
     def hosts(self) -> list[int]:
         """The process ids of the task hosts that listen."""
@@ -429,6 +444,82 @@ def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_
     query.stop()
     until(lambda: all(map(gone, pids)))
     assert running.hosts() == []
+    assert query.exception() is None
+
+
+def test_hosts_are_kept_without_input_for_as_long_as_the_query_runs(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    query = running.start(counting(running), host=noting, silence_s=None)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    notes = running.directory / "state" / "notes"
+    had = len(list(notes.iterdir()))
+    until(lambda: len(list(notes.iterdir())) >= had + 3 or not query.is_active)
+    assert query.exception() is None
+    assert sum(one["records"] for one in query.recent_progress) == len(KEYS)
+
+
+def test_hosts_hear_that_the_query_goes_on_while_a_micro_batch_takes_long(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    monkeypatch.setattr(streams, "_BUSY_S", 0.1)
+    monkeypatch.setattr(streams, "renew", hosts.renew)
+    gate = running.directory / "gate"
+    waiting = replace(counting(running), process=Waits(f"{running.name}-out", gate))
+    # One partition has something, so that the host of the other one is done with the micro-batch at once.
+    running.feed("in", (b"a", b""))
+    query = running.start(waiting, config=StreamsConfig(transaction_timeout_ms=900_000))
+    until(lambda: (running.directory / "state" / "renewed").exists() or not query.is_active)
+    gate.touch()
+    query.process_all_available()
+    assert running.output() == [(b"a", b"1")]
+
+
+def test_a_task_that_cannot_be_opened_ends_the_query_without_any_input(running: Running) -> None:
+    running.topics("in", "out")
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").process(Ticks).to(f"{running.name}-out")
+    state = running.directory / "state" / running.name
+    state.mkdir(parents=True)
+    (state / "0_0").write_text("a file where a directory has to be")
+    query = running.start(builder.build())
+    with pytest.raises((TaskHostError, StreamingQueryException), match="TaskHostError: StoreIOError"):
+        query.await_termination(LONGEST_S)
+
+
+def test_a_directory_that_somebody_holds_is_waited_for_by_starting_the_query_again(running: Running) -> None:
+    topology = counting(running)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    with StateDirectory(running.directory / "state", running.name).lock("0_0"):
+        query = running.start(topology, host=impatient, restarts=1_000)
+        until(lambda: query.query.exception() is not None)
+    while len(running.output()) < len(KEYS):
+        assert query.is_active, query.exception()
+    assert sorted(running.output()) == rows_of(1)
+
+
+@pytest.mark.parametrize("trigger", [None, {"availableNow": True}], ids=["goes_on", "ends_by_itself"])
+def test_what_a_group_that_was_set_back_has_to_process_is_processed_without_anything_new(
+    running: Running, trigger: dict[str, bool] | None
+) -> None:
+    running.topics("in", "out")
+    name = running.name
+    builder = StreamsBuilder(name)
+    builder.stream(f"{name}-in").to(f"{name}-out")
+    application = builder.build()
+    rows = [(key, b"") for key in KEYS]
+    running.feed("in", *rows)
+    query = running.start(application)
+    query.process_all_available()
+    query.stop()
+    running.set_back("in")
+    query = running.start(application, trigger=trigger)
+    until(lambda: len(running.output()) >= 2 * len(KEYS) or not query.is_active)
+    assert sorted(running.output()) == sorted(2 * rows)
+    query.stop()
     assert query.exception() is None
 
 
