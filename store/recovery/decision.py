@@ -31,8 +31,10 @@ What a task, a standby or a global store finds after each crash, and why going o
   store lacked (CONTINUE): all of the log but a marker, or what was of no commit, by what the last commit has noted. Or
   compaction may have removed deletions that the store never saw, which shows in no offset; that is judged by time, see
   below.
-* *The log was deleted, made anew or truncated.* It then ends before the store. Of a changelog, the store is the
-  only whole copy that is left: REFUSE, nothing is changed. A global store is only a copy of its topic: REBUILD.
+* *The log was deleted, made anew or truncated.* It is another topic by its id, which the store notes with its first
+  rows, or it ends before the store. Of a changelog, the store is the only whole copy that is left: REFUSE, nothing is
+  changed; but REBUILD where the group's last commit vouches for the topic that there is, since the store was forgotten
+  when somebody started over. A global store is only a copy of its topic: REBUILD.
 * *Bytes were damaged* (`StoreCorruptedError` at open, while restoring, or at a later read). Nothing in the store can
   be believed: REBUILD. A store without a changelog is the only copy: the error is raised, nothing is changed.
 
@@ -152,6 +154,10 @@ class Known:
     partition: TopicPartition
     changelog: bool = True
     """Whether the partition is the store's changelog; if not, it is one of the topic of a global store."""
+    made_anew: bool = False
+    """Whether the store's rows are known to come from another topic of that name."""
+    vouched: bool = False
+    """Whether the group's last commit is known to have written to the topic that there is now."""
     held: Checkpointed | None
     """The offset that can be believed; None if there is none, or the store holds nothing of the partition."""
     strange: Callable[[], bool] = lambda: False
@@ -175,6 +181,11 @@ class Known:
 def decide(known: Known) -> Decision:
     """What is done with a store. The order of the rules matters."""
     held, stable, tp = known.held, known.stable, known.partition
+    if known.made_anew:
+        what = f"it holds what another topic had of the name {tp.topic}, which was deleted since"
+        if known.vouched or not known.changelog:
+            return Decision(Action.REBUILD, 0, what)
+        return _refused(f"store {known.store}: {what}")
     if held is None:
         if known.strange():
             why = f" ({known.why_strange})" if known.why_strange else ""
@@ -195,13 +206,9 @@ def decide(known: Known) -> Decision:
                 0,
                 f"it has {tp} up to offset {held.offset}, and that ends at {end}: it was made anew, or truncated",
             )
-        return Decision(
-            Action.REFUSE,
-            0,
-            f"store {known.store} holds {tp} up to offset {held.offset}, but that changelog ends at "
-            f"{end}: it was deleted and made anew, or truncated. Nothing was changed. Bring the topic "
-            f"back as it was; or, to start over, move the state directory away, delete the changelog topics "
-            f"and reset the group's offsets",
+        return _refused(
+            f"store {known.store} holds {tp} up to offset {held.offset}, but that changelog ends at {end}: it was "
+            "deleted and made anew, or truncated"
         )
     at = f"it is at offset {held.offset}"
     if known.exactly_once and stable.earliest == stable.end and at_end(start, stable):
@@ -239,6 +246,15 @@ def decide(known: Known) -> Decision:
             f"its delete.retention.ms, deletions between may have been compacted away",
         )
     return Decision(Action.CONTINUE, start, f"{lag}, and no deletion between can be gone yet")
+
+
+def _refused(why: str) -> Decision:
+    return Decision(
+        Action.REFUSE,
+        0,
+        f"{why}. Nothing was changed. Bring the topic back as it was; or, to start over, move the state directory "
+        "away, delete the changelog topics and reset the group's offsets",
+    )
 
 
 def decide_missing(partition: TopicPartition, partitions: int) -> Decision:

@@ -26,7 +26,7 @@ from store.log.protocol import Offsets, Reader
 from store.log.size import MAX_FETCH_BYTES, size_of
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
-from store.recovery.offsets import engine_store, offset_keeping
+from store.recovery.offsets import engine_store, of_another_topic, offset_keeping
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
     RestoreListener,
@@ -273,6 +273,7 @@ class GlobalStore(Generic[V]):
                 store=self.name,
                 partition=tp,
                 changelog=False,
+                made_anew=of_another_topic(self._opened()),
                 held=self._held.get(tp),
                 strange=lambda: not self._held and not self._opened().is_empty(),
                 why_strange=self._why_strange,

@@ -80,6 +80,13 @@ def engine_store(store: object) -> EngineStore | None:
     return inner if isinstance(inner, EngineStore) else None
 
 
+def of_another_topic(store: object) -> bool:
+    """Whether what a store holds is known to come from another topic than the one that has the name now. What has a
+    format of its own does not say."""
+    below = engine_store(store)
+    return below is not None and below.of_another_topic
+
+
 class TaskOffsets:
     """The offsets of one incarnation of a task, which holds its lock. One thread.
 

@@ -45,11 +45,12 @@ from store.errors import (
     RetriableError,
     StoreCorruptedError,
     StoreError,
+    UnreachableError,
 )
 from store.log.protocol import Fetch, Log, Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Decision, Known, StoreOutOfStepError, at_end, decide
-from store.recovery.offsets import TaskOffsets, engine_store
+from store.recovery.offsets import TaskOffsets, engine_store, of_another_topic
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
 
@@ -132,6 +133,23 @@ class LoggedStore(Generic[S_co]):
     """Told of how many records each restored batch had, as `store.metrics` wants it."""
     last_logged: Callable[[], int | None] = lambda: None
     """The offset of the changelog's last record at the last commit, see `store.recovery.decision.Known`."""
+    vouched: bool = False
+    """Whether that commit was to the topic that there is now."""
+
+
+def topic_id(log: Log, topic: str) -> str | None:
+    """What tells a topic from others of its name; None where the cluster does not say it, or not now.
+
+    Then nobody finds out, this time, whether it was made anew. Raises what else the cluster's admin client raises.
+    """
+    admin = log.admin()
+    try:
+        return admin.topic_ids([topic]).get(topic)
+    except (RetriableError, UnreachableError) as error:
+        _log.info("whether %s was made anew is not known for now: %s", topic, error)
+        return None
+    finally:
+        admin.close()
 
 
 def tombstone_retention(log: Log, topic: str) -> Callable[[], int | None]:
@@ -167,6 +185,7 @@ def restore(
     tombstone_retention_ms: Callable[[], int | None] = kafka_default,
     count: Callable[[int], None] | None = None,
     last_logged: Callable[[], int | None] = lambda: None,
+    vouched: bool = False,
 ) -> RestoreResult:
     """Apply what the changelog has after the store's committed offset.
 
@@ -183,7 +202,7 @@ def restore(
     clock, listener = settings.clock, settings.listener
     waiting = _Patience(clock, settings.patience_s)
     began = clock.time_ms()
-    place = Place(store, changelog, offsets, tombstone_retention_ms, last_logged)
+    place = Place(store, changelog, offsets, tombstone_retention_ms, last_logged, vouched=vouched)
 
     def decide_at(bounds: Offsets) -> Decision:
         decision = waiting.until(lambda: place.decide(bounds, lambda: bounds.end, began))
@@ -262,6 +281,7 @@ def open_and_restore(
                 tombstone_retention_ms=logged.tombstone_retention_ms,
                 count=logged.count,
                 last_logged=logged.last_logged,
+                vouched=logged.vouched,
             )
         except BaseException as error:
             close_after(error, store.close)
@@ -334,6 +354,8 @@ class Place:
         offsets: TaskOffsets | None,
         tombstone_retention_ms: Callable[[], int | None],
         last_logged: Callable[[], int | None] = lambda: None,
+        *,
+        vouched: bool = False,
     ) -> None:
         self.store = store
         self.changelog = changelog
@@ -344,6 +366,8 @@ class Place:
         self._offsets = offsets
         self._tombstone_retention_ms = tombstone_retention_ms
         self._last_logged = last_logged
+        self._vouched = vouched
+        self._made_anew = of_another_topic(store)
         self._own = store.manages_offsets()
         if self._own:
             offset = store.get_committed_offset(changelog)
@@ -360,6 +384,8 @@ class Place:
             Known(
                 store=self.store.name,
                 partition=self.changelog,
+                made_anew=self._made_anew,
+                vouched=self._vouched,
                 held=self.committed,
                 strange=lambda: not self.store.is_empty(),
                 why_strange="" if self._offsets is None else self._offsets.why(self.changelog),

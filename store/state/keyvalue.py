@@ -163,9 +163,9 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         else:
             data = [(Family.DATA, record.key, record.value) for record in records if record.key is not None]
         data += self._offset_rows(changelog_offsets)
-        data += self._type_rows()
+        data += self._identity_rows()
         self._engine.write(data, sync=self._syncs_restores)
-        self._type_kept = True
+        self._type_kept = self._topic_kept = True
 
     def _restore_record(self, rows: Transaction, record: Record) -> None:
         assert record.key is not None

@@ -1,5 +1,5 @@
-"""The rows of `Family.META`: the type of the store, changelog offsets with their times, input positions, the stream
-time, and a sequence.
+"""The rows of `Family.META`: the type of the store, which topic its rows come from, changelog offsets with their times,
+input positions, the stream time, and a sequence.
 
 A row's key is its kind and the partition in words (`offset:orders-changelog-3`), its value one byte of format
 version and an 8-byte big-endian number. A row that cannot be read means that the store's offset is unknown,
@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
+from hashlib import sha256
 
 from store.engine.protocol import Family, View, Write
 from store.errors import StoreCorruptedError, StoreTypeError
@@ -24,8 +25,10 @@ _STREAM_TIME = b"stream-time"
 _SEQUENCE = b"sequence"
 _SEGMENT_INTERVAL = b"segment-interval"
 _TYPE = b"store-type"
+_TOPIC = b"topic"
 _SINGLE = {
     _TYPE: "type of store",
+    _TOPIC: "topic",
     _STREAM_TIME: "stream time",
     _SEQUENCE: "sequence number",
     _SEGMENT_INTERVAL: "segment interval",
@@ -122,6 +125,23 @@ def other_type(where: str, wanted: Type, found: str) -> StoreTypeError:
         f"name: {found}. Give one of the two another name, or move the directory away and start without what it holds. "
         "Nothing was changed"
     )
+
+
+def topic_row(topic_id: str) -> Write:
+    """The write that says which topic the rows come from, of all that have had its name, see
+    `store.log.Admin.topic_ids`."""
+    return _single_row(_TOPIC, _number_of(topic_id))
+
+
+def is_of_topic(view: View, topic_id: str, *, where: str) -> bool | None:
+    """Whether the rows come from that topic; None where it is not said of which, as before the first commit, and in
+    what was written before topics were noted."""
+    kept = _read_single(view, _TOPIC, where)
+    return None if kept is None else kept == _number_of(topic_id)
+
+
+def _number_of(topic_id: str) -> int:
+    return int.from_bytes(sha256(topic_id.encode()).digest()[:8], "big") >> 1
 
 
 def stream_time_row(time_ms: int) -> Write:

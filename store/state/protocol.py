@@ -105,6 +105,9 @@ class StoreContext:
     """Whether the engine outlives the process."""
     changelog: TopicPartition | None = None
     """The partition that the store's changes go to and are restored from."""
+    topic_id: str | None = None
+    """What tells the topic that its rows come from, its changelog or that of a global store, from others of the same
+    name (`store.log.Admin.topic_ids`); None: that is not known."""
     log_change: LogChange | None = None
     """None: the store is not logged."""
     mechanism: Mechanism | None = Mechanism.INDEXED_BATCH

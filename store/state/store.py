@@ -95,6 +95,14 @@ class EngineStore(StateStore):
         self._open = True
         try:
             self._type_kept = metadata.check_type(self._engine, self._type, where=f"store {self._name}")
+            known = (
+                None
+                if context.topic_id is None
+                else metadata.is_of_topic(self._engine, context.topic_id, where=f"store {self._name}")
+            )
+            self.of_another_topic = known is False
+            """Whether its rows come from another topic of the name, which was deleted since."""
+            self._topic_kept = known is not None
             self._transaction = open_transaction(self._engine, context.mechanism)
             self._syncs_restores = context.sync == Sync.EVERY_COMMIT
             self._timed = context.metrics is not None or context.sync.interval_ms is not None
@@ -206,10 +214,10 @@ class EngineStore(StateStore):
             meta += metadata.rows(Kind.CAUGHT_UP, times)
         if position is not None:
             meta += metadata.rows(Kind.POSITION, position)
-        meta += self._type_rows()
+        meta += self._identity_rows()
         meta += self._meta()
         rows.commit(meta, drop=self._expired(), sync=self._sync_due(began))
-        self._type_kept = True
+        self._type_kept = self._topic_kept = True
         self._committed()
         if self._context.metrics is not None:
             self._context.metrics.committed(self._context.clock.monotonic() - began)
@@ -300,9 +308,9 @@ class EngineStore(StateStore):
         rows = IndexedBatchTransaction(self._engine)
         for record in records:
             self._restore_record(rows, record)
-        meta = self._offset_rows(changelog_offsets) + self._type_rows() + self._meta()
+        meta = self._offset_rows(changelog_offsets) + self._identity_rows() + self._meta()
         rows.commit(meta, drop=self._expired(), sync=self._syncs_restores)
-        self._type_kept = True
+        self._type_kept = self._topic_kept = True
         self._committed()
 
     def close(self) -> None:
@@ -346,8 +354,11 @@ class EngineStore(StateStore):
             )
         return {self._context.changelog: given}
 
-    def _type_rows(self) -> list[Write]:
-        return [] if self._type_kept else [metadata.type_row(self._type)]
+    def _identity_rows(self) -> list[Write]:
+        rows = [] if self._type_kept else [metadata.type_row(self._type)]
+        if not self._topic_kept and self._context.topic_id is not None:
+            rows.append(metadata.topic_row(self._context.topic_id))
+        return rows
 
     def _offset_rows(self, offsets: Mapping[TopicPartition, int | None]) -> list[Write]:
         return metadata.rows(Kind.OFFSET, offsets) if self._manages_offsets else []

@@ -179,13 +179,21 @@ def note_of_topics(ids: Mapping[str, str]) -> str:
 def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
     """Those of the topics, which have these ids now, that are noted with others. Not those of which nothing is noted,
     as in what older versions have left."""
-    match = _NOTED_INPUTS.match(metadata)
-    if match is None:
-        return set()
-    packed = _bytes_of(match[2])
-    entries = [packed[at : at + 2 * _DIGEST] for at in range(0, len(packed), 2 * _DIGEST)]
-    known = {entry[:_DIGEST]: entry[_DIGEST:] for entry in entries}
+    known = _noted_topics(metadata)
     return {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
+
+
+def noted_as_they_are(metadata: str, ids: Mapping[str, str]) -> set[str]:
+    """Those of the topics, which have these ids now, that are noted with just those."""
+    known = _noted_topics(metadata)
+    return {topic for topic, one in ids.items() if known.get(_digest(topic)) == _digest(one)}
+
+
+def _noted_topics(metadata: str) -> dict[bytes, bytes]:
+    match = _NOTED_INPUTS.match(metadata)
+    packed = b"" if match is None else _bytes_of(match[2])
+    entries = [packed[at : at + 2 * _DIGEST] for at in range(0, len(packed), 2 * _DIGEST)]
+    return {entry[:_DIGEST]: entry[_DIGEST:] for entry in entries}
 
 
 def note_of_changelogs(ends: Mapping[str, int]) -> str:

@@ -36,6 +36,7 @@ from store.recovery.restore import (
     RestoreSettings,
     close_after,
     tombstone_retention,
+    topic_id,
 )
 from store.recovery.standby import Seen, Standby
 from store.state.protocol import StateStore, StoreContext
@@ -231,6 +232,7 @@ class Replicas:
                     directory=self._storage.directory(task_id, name),
                     task_id=task_id,
                     changelog=changelog,
+                    topic_id=topic_id(self._log, changelog.topic),
                     mechanism=config.mechanism,
                     sync=config.statestore_sync,
                     isolation=config.default_state_isolation_level,
@@ -263,6 +265,7 @@ class Replicas:
                     open_engine=lambda: self._storage.open(task_id, name),
                     directory=self._storage.directory(task_id, name),
                     task_id=task_id,
+                    topic_id=topic_id(self._log, supplier.topic),
                     # Whatever tasks do: it has no uncommitted writes, and so keeps its offsets with its data.
                     mechanism=Mechanism.INDEXED_BATCH,
                     sync=self._config.statestore_sync,

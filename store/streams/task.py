@@ -677,6 +677,7 @@ class Task:
             directory=self._storage.directory(self.task_id, name),
             task_id=self.task_id,
             changelog=changelog if supplier.logged else None,
+            topic_id=self._topic_ids.get(changelog.topic) if supplier.logged else None,
             log_change=self._change_logger(supplier, context, changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,
@@ -712,6 +713,10 @@ class Task:
             tombstone_retention(self._log, changelog.topic),
             None if self._metrics is None else lambda records: measured[-1].restored(records),
             partial(self._last_logged, name, reader),
+            vouched=any(
+                changelog.topic in ordinals.noted_as_they_are(note, self._topic_ids)
+                for note in self._said.values()
+            ),
         )
         try:
             self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
@@ -835,8 +840,9 @@ class Task:
             f"task {self.task_id}: deleted and made anew since its last commit: {', '.join(topics)}. What its "
             "stores had is not in there, and the input that it came of is not read again. Nothing was changed. To "
             f"start over, stop all processes of {group}, move its state directories away, delete its changelog topics "
-            f"and reset the group's offsets; or, to go on with what is there, have kafka-consumer-groups.sh --group "
-            f"{group}{''.join(f' --topic {topic}' for topic in lost)} --reset-offsets --to-current --execute say so"
+            f"and reset the group's offsets; or, to go on with what is there, move them away and have "
+            f"kafka-consumer-groups.sh --group {group}{''.join(f' --topic {topic}' for topic in lost)} "
+            "--reset-offsets --to-current --execute say so"
         )
 
     def _check_positions_topic(self, reader: Reader) -> None:

@@ -77,6 +77,56 @@ def test_it_goes_on_with_what_is_there_where_somebody_has_set_the_positions(guar
         assert rows(again) == {b"a": b"1"}
 
 
+MECHANISMS = pytest.mark.parametrize(
+    "settings",
+    [
+        {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
+        {"statestore.transactional.mechanism": "rocksdb_secondary"},
+        {"statestore.transactional.enabled": False},
+    ],
+    ids=["indexed batch", "secondary store", "without transactions"],
+)
+
+
+@pytest.mark.parametrize("more", [0, 6], ids=["shorter", "longer"])
+@MECHANISMS
+@GUARANTEES
+def test_a_store_that_was_forgotten_when_somebody_started_over_is_set_aside(
+    guarantee: Guarantee, settings: dict[str, Any], more: int
+) -> None:
+    config = StreamsConfig.of({"processing.guarantee": guarantee, **settings})
+    cluster = Cluster(pipeline(count_keys, persistent_key_value_store(STORE)), [b"a", b"b", b"a"])
+    with cluster.task(config) as task:
+        cluster.run(task)
+    make_anew(cluster, 0)
+    cluster.broker.commit_offsets("app", {SOURCE: 1})
+    cluster.feed(*[b"c"] * more)
+    elsewhere = Host(1)
+    with cluster.task(config, host=elsewhere) as task:
+        apply(task, cluster.records(1))
+        task.commit()
+        counted = rows(task)
+    with cluster.task(config) as task:
+        assert rows(task) == counted
+    assert len(cluster.host.aside) == 1
+
+
+@MECHANISMS
+@GUARANTEES
+def test_a_store_is_kept_where_it_is_while_nothing_was_committed_to_a_changelog_that_was_made_anew(
+    guarantee: Guarantee, settings: dict[str, Any]
+) -> None:
+    config = StreamsConfig.of({"processing.guarantee": guarantee, **settings})
+    cluster = Cluster(pipeline(count_keys, persistent_key_value_store(STORE)), [b"a", b"b", b"a"])
+    with cluster.task(config) as task:
+        cluster.run(task)
+    make_anew(cluster, 9)
+    cluster.broker.commit_offsets("app", {SOURCE: 3})
+    for _ in range(2):
+        with pytest.raises(ChangelogLostError, match=f"{CHANGELOG.topic}.* Nothing was changed"):
+            cluster.task(config).open()
+
+
 @GUARANTEES
 def test_what_a_running_task_commits_does_not_make_another_changelog_its_own(guarantee: Guarantee) -> None:
     """It has written so much at once that the end of the new one does not tell."""

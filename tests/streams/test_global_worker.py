@@ -158,6 +158,30 @@ def test_a_restarted_worker_reads_only_what_is_new_in_the_topic(supplier: StoreS
     second.close()
 
 
+@pytest.mark.parametrize("supplier", [PRICES, DIRECT], ids=["own", "direct"])
+def test_a_table_that_was_made_anew_as_long_as_it_was_is_read_from_its_start(
+    supplier: StoreSupplier[Any],
+) -> None:
+    shop = Shop(supplier)
+    for item in (b"a", b"b", b"c"):
+        shop.broker.append("table", item, b"cheap", partition=0)
+    first = shop.worker(0)
+    settle(first)
+    first.close()
+    shop.broker.delete_topic("table")
+    shop.broker.create_topic("table", 3)
+    for item in (b"c", b"d", b"e", b"f"):
+        shop.broker.append("table", item, b"dear", partition=0)
+    second = shop.worker(0)
+    shop.order(b"a", b"c", b"f")
+    settle(second)
+    assert shop.output() == [(b"a", None), (b"c", b"dear"), (b"f", b"dear")]
+    assert len(shop.host.aside) == 1
+    second.close()
+    shop.worker(0).close()
+    assert len(shop.host.aside) == 1
+
+
 def test_records_of_an_aborted_transaction_are_never_seen() -> None:
     shop = Shop()
     producer = SimLog(shop.broker).producer("upstream", 60_000)

@@ -176,6 +176,26 @@ def test_a_standby_follows_what_is_committed_elsewhere(
     other.close()
 
 
+@pytest.mark.parametrize("supplier", [OWN, DIRECT], ids=["own", "direct"])
+def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(supplier: StoreSupplier[Any]) -> None:
+    cluster = Cluster(supplier)
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a", b"b")
+    settle(active, other)
+    active.close()
+    other.close()
+    (spec,) = cluster.topology.internal_topics(2)
+    cluster.broker.delete_topic(spec.name)
+    cluster.broker.create_topic(*spec)
+    for number in range(9):
+        cluster.broker.append(spec.name, b"%d" % number, b"1", partition=0)
+    again, _ = cluster.worker(1, standbys=(0,))
+    with pytest.raises(ChangelogLostError, match=f"{spec.name}, which was deleted since. Nothing was changed"):
+        settle(again)
+    again.close()
+
+
 def test_a_copy_answers_no_query_that_is_bound_by_what_was_not_committed_while_it_was_a_task() -> None:
     cluster = Cluster()
     active, _ = cluster.worker(0, (0, 1))
