@@ -191,7 +191,9 @@ def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(supplier: 
     for number in range(9):
         cluster.broker.append(spec.name, b"%d" % number, b"1", partition=0)
     again, _ = cluster.worker(1, standbys=(0,))
-    with pytest.raises(ChangelogLostError, match=f"{spec.name}, which was deleted since. Nothing was changed"):
+    with pytest.raises(
+        ChangelogLostError, match=f"{spec.name}, which was deleted since. Nothing was changed"
+    ):
         settle(again)
     again.close()
 
