@@ -139,7 +139,7 @@ FAULTS = (
         deadly=True,
         reorders=True,
         amount=DIES_BEFORE,
-        runtimes=("worker", "streams"),
+        runtimes=("worker", "spark", "streams"),
         apply=lambda stage, actor, step: stage.reorder(actor, kill=True, dies_before=step.amount),
     ),
 )

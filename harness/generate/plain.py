@@ -376,7 +376,7 @@ class _Generator:
         if sets_clock and "jump_clock" in self._possible and random.random() < sets_clock:
             # What runs by it needs nothing else to go on, and copies are kept from the beginning.
             steps = [*self._sets_clock(), *steps]
-        if self._parts.versions and "reorder" in self._possible and random.random() < REORDERED:
+        if self._parts.versions and "kill_and_reorder" in self._possible and random.random() < REORDERED:
             steps = [*self._reorders(), *steps]
         if self._asked is None and self._outages and random.random() < OUTAGE:
             steps = [*self._outage(), *steps]
@@ -667,14 +667,15 @@ class _Generator:
     def _reorders(self) -> list[Step]:
         """The other version of the pipeline starts when there is something to move, and perhaps the first one again."""
         random = self._random
+        kinds = [fault for fault in self._possible.values() if fault.reorders]
         if random.random() < 0.3:
             # A store for which the checkpoint speaks: its entry is on its way alone.
             self._choose({"default.dsl.store": "rocksDB"})
-            dies = random.choice(FAULTS["reorder"].amount)
-            return [Step("reorder", task=self._task(), wait=random.choice((2, 3, 5)), amount=dies)]
+            dies = random.choice(kinds[0].amount)
+            return [Step(kinds[0].name, task=self._task(), wait=random.choice((2, 3, 5)), amount=dies)]
         steps = []
         for _ in range(random.choice((1, 1, 2, 3))):
-            fault = FAULTS[random.choice(("reorder", "kill_and_reorder"))]
+            fault = random.choice(kinds)
             at = random.choice((None, *KILL_POINTS[self._runtime]))
             wait, dies = random.choice((1, 2, 3, 5)), random.choice((0, random.choice(fault.amount)))
             steps.append(Step(fault.name, task=self._task(), at=at, wait=wait, amount=dies))

@@ -21,7 +21,7 @@ from harness.choices import Chooser
 from harness.faults import SkipError
 from harness.history import End
 from harness.schedule import Schedule
-from harness.worlds.actors import Actor, Life
+from harness.worlds.actors import Actor, Life, ordinal_of
 from harness.worlds.run import KILL, Run
 from scenarios import Scenario, other_ordinals, topologies
 from store.clock import Clock
@@ -48,6 +48,14 @@ def named(scenario: Scenario, task: str, version: int) -> str:
     ordinal, _, place = task.partition("_")
     here = {other: number for number, other in other_ordinals(scenario).items()}
     return f"{here[int(ordinal)]}_{place}"
+
+
+def part_in(
+    scenario: Scenario, application_id: str, config: StreamsConfig, ordinal: int, version: int
+) -> Topology:
+    """The sub-topology that has this ordinal in the first version, as processes of a version have it."""
+    parts = topologies(scenario, application_id, config, reordered=bool(version))
+    return parts[ordinal_of(called(scenario, f"{ordinal}_0", version))]
 
 
 # -- in a process ---------------------------------------------------------------------------------------------
@@ -137,6 +145,11 @@ class VersionedRun(Run):
         self._standbys: list[tuple[str, int]] = []
         """Task and host of the copies that are kept in the other version too."""
 
+    @property
+    def versions(self) -> Mapping[Actor, int]:
+        """Process → the version of the pipeline that it runs."""
+        return {actor: process.version for actor, process in self.processes.items()}
+
     def parts_in(self, version: int, config: StreamsConfig) -> tuple[Topology, ...]:
         """The pipeline as processes of a version have it."""
         return topologies(self.scenario, self.application_id, config, reordered=bool(version))
@@ -223,15 +236,15 @@ class VersionedRun(Run):
 
     def has_to_move(self, worker: Actor) -> bool:
         """Whether stores on the process's host are not where its version looks for them."""
-        return self.laid_out[worker.host] != self.processes[worker].version or worker.host in self.in_move
+        return self.laid_out[worker.host] != self.versions[worker] or worker.host in self.in_move
 
     def begins_to_move(self, worker: Actor) -> int:
         """The process is about to move the stores of its host: the number of the change before which it dies."""
         # No zombie of the other version has a lock there any more. Elsewhere they may go on.
-        version = self.processes[worker].version
-        for other, process in list(self.processes.items()):
+        versions = self.versions
+        for other, version in versions.items():
             alive = other.life in (Life.RUNNING, Life.PAUSED)
-            if alive and other.host == worker.host and process.version != version:
+            if alive and other.host == worker.host and version != versions[worker]:
                 self._end_with_all(other)
         self.in_move.add(worker.host)
         dies, self._dies_before = self._dies_before, 0
@@ -247,13 +260,13 @@ class VersionedRun(Run):
     def has_moved(self, worker: Actor) -> None:
         """The process has moved all."""
         self.in_move.discard(worker.host)
-        self.laid_out[worker.host] = self.processes[worker].version
+        self.laid_out[worker.host] = self.versions[worker]
 
     def fences(self, transactional_id: str) -> None:
         """A start fences whoever has that id: a former task, or one of this version that another host has begun."""
         said = transactional_id.removeprefix(f"{self.application_id}-")
-        for actor, process in self.processes.items():
-            task = named(self.scenario, said, process.version)
+        for actor, version in self.versions.items():
+            task = named(self.scenario, said, version)
             for one in actor.crew:
                 if one.task == task and one.life is Life.RUNNING and not one.standby:
                     self.director.struck_too(one, "reorder")

@@ -119,6 +119,16 @@ def test_a_member_that_is_killed_before_a_change_to_the_disk_is_followed_by_one_
     assert replayed_after(history, "reorder") == 0
 
 
+@pytest.mark.requirement("13627.1", "13627.4")
+def test_queries_of_spark_go_on_as_the_other_version_from_the_same_checkpoints(world: LocalWorld) -> None:
+    steps = (
+        Step("kill_and_reorder", at=Point.BATCH_APPLIED, amount=7),
+        Step("kill_and_reorder", task="2_0", at=Point.RECORD_PROCESSED),
+    )
+    schedule = msgspec.structs.replace(reordered(*steps), runtime=Runtime.SPARK, batch_records=2)
+    assert struck(run(world, schedule)).count("kill_and_reorder") == 2
+
+
 @pytest.mark.requirement("13627.3")
 def test_a_zombie_of_the_former_version_is_fenced(world: LocalWorld) -> None:
     steps = (

@@ -81,7 +81,11 @@ def test_whichever_change_a_process_dies_before_the_next_goes_on_and_nothing_is_
 
 @pytest.mark.requirement("13627.4")
 @pytest.mark.parametrize("at", [point for point in Point if "batch" not in point])
-@pytest.mark.parametrize("how", [{}, {"hosts": 2, "runtime": Runtime.STREAMS}], ids=["workers", "members"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"hosts": 2, "runtime": Runtime.STREAMS}, {"hosts": 2, "runtime": Runtime.SPARK}],
+    ids=["workers", "members", "spark"],
+)
 def test_whatever_the_processes_were_at_when_they_were_killed(at: Point, how: dict[str, object]) -> None:
     events = run(
         Step("abort_commit", task="1_0", wait=2),
@@ -101,6 +105,20 @@ def test_members_of_a_group_end_and_come_back_as_the_other_version(static: bool)
     )
     assert [one.fault for one in events if isinstance(one, Injected)].count("reorder") >= 2
     assert replayed_after(events, "reorder") == 0
+
+
+@pytest.mark.requirement("13627.1", "13627.4")
+@pytest.mark.parametrize("at", [Point.BATCH_PLANNED, Point.BATCH_APPLIED, Point.RECORD_PROCESSED])
+@pytest.mark.parametrize("changes", [0, 1, 6, 13, 22, 31])
+def test_queries_of_spark_go_on_as_the_other_version_from_the_same_logs(at: Point, changes: int) -> None:
+    step = Step("kill_and_reorder", at=at, wait=1, amount=changes)
+    events = run(step, hosts=1, runtime=Runtime.SPARK)
+    struck = [one.fault for one in events if isinstance(one, Injected)]
+    assert struck[0] == "kill_and_reorder"
+    # Whoever dies in the midst of a move, and who is taken for one of the former version.
+    assert set(struck[1:]) <= {"kill", "reorder"}
+    after = events[next(at for at, one in enumerate(events) if isinstance(one, Injected)) :]
+    assert {"0_0", "1_0", "2_0", "driver_0"} <= {one.task for one in after if isinstance(one, Started)}
 
 
 @pytest.mark.requirement("13627.3")

@@ -24,7 +24,8 @@ from harness.worlds.actors import DRIVER, MOST_FAILURES
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
 from harness.worlds.real.attempt import LedHosts
 from harness.worlds.real.driver import arm_driver, in_short, send_whole
-from scenarios import load, topologies
+from harness.worlds.versions import part_in
+from scenarios import load
 from store import points
 from store.errors import CrashproofError
 from store.spark.streams import SparkStreams, SparkStreamsQuery
@@ -128,7 +129,7 @@ def _begin(spark: SparkSession, order: Start) -> SparkStreamsQuery:
     scenario = load(order.scenario)
     arm_driver(order.address, order.token, f"{DRIVER}_{order.ordinal}")
     send_whole(scenario)
-    topology = topologies(scenario, order.application_id, order.config)[order.ordinal]
+    topology = part_in(scenario, order.application_id, order.config, order.ordinal, order.version)
     return SparkStreams(
         topology,
         order.config,
@@ -138,7 +139,15 @@ def _begin(spark: SparkSession, order: Start) -> SparkStreamsQuery:
         max_offsets_per_trigger=order.schedule.batch_records * order.schedule.partitions,
         trigger={"availableNow": True},
         slots=order.schedule.partitions,
-        host=LedHosts(order.scenario, order.schedule, order.address, order.token, order.mutant),
+        host=LedHosts(
+            order.scenario,
+            order.schedule,
+            order.address,
+            order.token,
+            order.mutant,
+            order.version,
+            order.prepares,
+        ),
     ).start(spark)
 
 

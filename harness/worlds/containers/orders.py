@@ -27,6 +27,10 @@ class Start(NamedTuple):
     """Where attempts and the driver report."""
     token: bytes
     mutant: str | None
+    version: int
+    """Which version of the pipeline runs. The ordinal is that of the first one."""
+    prepares: bool
+    """Whether another version may have run before."""
 
 
 class Stop(NamedTuple):

@@ -193,6 +193,8 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 address=str(LEADER / self._socket),
                 token=self.token,
                 mutant=self.mutant,
+                version=self.version,
+                prepares=self.had_another,
             )
         )
 

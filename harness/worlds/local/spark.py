@@ -82,7 +82,7 @@ class SparkRun(AttemptsRun):
         arm_driver(address, self.token, f"{DRIVER}_{self.topology.ordinal}")
         send_whole(self.scenario)
         streams = SparkStreams(
-            self.topology,
+            self.running,
             self.config,
             bootstrap=self.machine.bootstrap,
             state_dir=self.disk(0),
@@ -90,7 +90,15 @@ class SparkRun(AttemptsRun):
             max_offsets_per_trigger=self.schedule.batch_records * self.schedule.partitions,
             trigger={"availableNow": True},
             slots=self.schedule.partitions,
-            host=LedHosts(self.scenario.reference_name, self.schedule, address, self.token, self.mutant),
+            host=LedHosts(
+                self.scenario.reference_name,
+                self.schedule,
+                address,
+                self.token,
+                self.mutant,
+                self.version,
+                self.had_another,
+            ),
         )
         query = streams.start(self._spark)
         return SparkQuery(query)

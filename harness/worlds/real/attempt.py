@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.faults.description import OF_STORAGE
@@ -19,7 +22,8 @@ from harness.history import End
 from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
-from harness.worlds.led import Finished, Led
+from harness.worlds.actors import ordinal_of
+from harness.worlds.led import Finished, Led, prepare_led
 from harness.worlds.process import (
     ObservedStorage,
     Watch,
@@ -29,6 +33,7 @@ from harness.worlds.process import (
     watched,
 )
 from harness.worlds.questions import Questions
+from harness.worlds.versions import named, part_in
 from scenarios import load, topologies
 from store import points
 from store.clock import SystemClock
@@ -50,11 +55,13 @@ class Hello(NamedTuple):
     pid: int
     machine: str
     """The name of the machine on which it runs."""
+    version: int
+    """Which version of the pipeline it runs. The task is named as in the first one."""
 
     @classmethod
-    def of(cls, task: str) -> Hello:
+    def of(cls, task: str, version: int = 0) -> Hello:
         """What this process says."""
-        return cls(task, os.getpid(), socket.gethostname())
+        return cls(task, os.getpid(), socket.gethostname(), version)
 
 
 class Line:
@@ -96,6 +103,10 @@ class LedHosts:
     address: Address
     token: bytes
     mutant: str | None
+    version: int
+    """Which version of the pipeline they run."""
+    prepares: bool
+    """Whether another version may have run before, whose stores and positions they take over."""
 
     def __call__(self, deployment: Deployment) -> LedHost:
         return LedHost(self, deployment)
@@ -109,6 +120,8 @@ class LedHost:
         self._made = made
         self._deployment = deployment
         self._host: TaskHost | None = None
+        self._prepare: Callable[[], None] | None = None
+        """What an incarnation has to do before it opens its task."""
         self._line: Line
         self._planted = ExitStack()
         self._planted.enter_context(planted(made.mutant))
@@ -118,6 +131,9 @@ class LedHost:
         if self._host is None:
             self._host = self._begin(order)
         try:
+            if self._prepare is not None:
+                prepare, self._prepare = self._prepare, None
+                prepare()
             return self._host.carry_out(orders)
         except Exception as error:
             self._end(how_it_ended(error, attempt=True), describe(error))
@@ -143,25 +159,33 @@ class LedHost:
     def _begin(self, order: Order) -> TaskHost:
         made, deployment = self._made, self._deployment
         (topology,) = deployment.application.sub_topologies
-        partition = order.partition
-        task = topology.task_id(partition)
-        prefix = f"{topology.application_id}-"
-        self._line = line = _HostLine(made.address, made.token, Hello.of(task))
-        led = Led(line.ask, prefix, task, line.incarnation)
+        partition, application_id = order.partition, topology.application_id
         scenario = load(made.scenario)
-        watch = Watch.of(made.schedule, topologies(scenario, topology.application_id, deployment.config))
-        storage = StateDirectory(deployment.state_dir, topology.application_id, lock_wait=LOCK_WAIT_S)
-        observed = ObservedStorage(storage, led, watch.calls & OF_STORAGE)
+        task = named(scenario, topology.task_id(partition), made.version)
+        prefix = f"{application_id}-"
+        self._line = line = _HostLine(made.address, made.token, Hello.of(task, made.version))
+        led = Led(line.ask, prefix, task, line.incarnation)
+        parts = topologies(scenario, application_id, deployment.config, reordered=bool(made.version))
+        watch = Watch.of(made.schedule, parts)
+        # What is looked at has the names of the first version.
+        known = part_in(scenario, application_id, deployment.config, ordinal_of(task), 0)
+        storage = StateDirectory(deployment.state_dir, application_id, lock_wait=LOCK_WAIT_S)
+        observed = ObservedStorage(
+            storage, led, watch.calls & OF_STORAGE, partial(named, scenario, version=made.version)
+        )
         questions = Questions(scenario, topology, partition, prefix, led.answered)
 
         def reached(point: Point) -> None:
             led.reached(
                 point,
-                lambda: images.of_storage(scenario, topology, partition, observed),
+                lambda: images.of_storage(scenario, known, partition, observed),
                 observed,
                 questions if watch.queries else None,
             )
 
+        if made.prepares:
+            log, config = deployment.log(), deployment.config
+            self._prepare = partial(prepare_led, Path(deployment.state_dir), parts, log, config, line.ask)
         points.arm(reached)
         return TaskHost(
             Application.of(watched(topology, watch, led, observed, deployment.config)),

@@ -18,7 +18,7 @@ import socket
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
@@ -26,6 +26,7 @@ from typing import Protocol
 import msgspec
 import psutil
 
+from harness.faults import SkipError
 from harness.history import End, Ended, History
 from harness.schedule import Schedule
 from harness.worlds import cluster as clusters
@@ -34,7 +35,8 @@ from harness.worlds.led import At, Finished, Message
 from harness.worlds.real.attempt import Hello
 from harness.worlds.real.processes import SilentWorkerError
 from harness.worlds.real.run import Machine, RealRun
-from scenarios import Scenario
+from harness.worlds.versions import part_in
+from scenarios import Scenario, other_ordinals
 from store.streams.topology import Topology
 
 STOP_SECONDS = 120.0
@@ -122,6 +124,7 @@ class AttemptsRun(RealRun):
         """Incarnations of a task that Spark has still to start."""
         self._doomed: dict[Actor, bool] = {}
         """Those of them that were killed before: they die as soon as they are there. Whether state goes too."""
+        self._versions: dict[Actor, int] = {}
         self._query: Query | None = None
         self._heard = time.monotonic()
 
@@ -173,6 +176,39 @@ class AttemptsRun(RealRun):
             self.driver = successor
         else:
             self._expected.setdefault(actor.task, deque()).append(successor)
+
+    @property
+    def versions(self) -> Mapping[Actor, int]:
+        return self._versions
+
+    @property
+    def running(self) -> Topology:
+        """The sub-topology whose query runs, in the version that new processes run."""
+        ordinal = self.topology.ordinal
+        return part_in(self.scenario, self.application_id, self.config, ordinal, self.version)
+
+    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
+        assert kill, "the director knows that no query of Spark is asked to end"
+        if not other_ordinals(self.scenario):
+            raise SkipError("the pipeline has one version")
+        if self.driver is None or self.driver.life is not Life.RUNNING:
+            raise SkipError("there is no driver that could start another version")
+        self._dies_before = dies_before
+        self.version = 1 - self.version
+        self.had_another = True
+        for attempt in list(self.attempts):
+            one = attempt.actor
+            if one is None:
+                self.drop(attempt)
+            elif one.life is Life.RUNNING and not is_driver(one.task):
+                self._end_with_all(one, actor)
+        for expected in self._expected.values():
+            for one in expected:
+                one.life = Life.DEAD
+            expected.clear()
+        driver = self.driver
+        self._end_with_all(driver, actor)
+        self.expect(driver)
 
     def attempt_of(self, actor: Actor) -> Attempt | None:
         """The attempt that an incarnation is, while it is connected."""
@@ -326,13 +362,14 @@ class AttemptsRun(RealRun):
                 attempt.process = self.process_of(attempt, hello)
             except psutil.NoSuchProcess:
                 return self.drop(attempt)
-            if self.driver is None or self.driver.life is not Life.RUNNING:
+            if self.driver is None or self.driver.life is not Life.RUNNING or hello.version != self.version:
                 # Started just before its job was given up.
                 return self.drop(attempt)
             expected = self._expected.get(hello.task)
             attempt.actor = (
                 expected.popleft() if expected else self.director.started(hello.task, self.host_of(hello))
             )
+            self._versions[attempt.actor] = hello.version
             if attempt.actor in self._doomed:
                 return self._kill(attempt, attempt.actor, self._doomed.pop(attempt.actor))
         assert attempt.actor is not None

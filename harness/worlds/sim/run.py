@@ -737,14 +737,10 @@ class SimRun(VersionedRun):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         config = self.config_for(process.actor)
-        if self.had_another:
-            try:
-                self.prepare(process, config)
-            except KilledError:
-                self.dies_moving(process.actor)
-                self.hub.switch()
-            except MovedError as error:
-                return End.FAILED, describe(error)
+        try:
+            self.prepare(process, config)
+        except MovedError as error:
+            return End.FAILED, describe(error)
         task = called(self.scenario, process.actor.task, process.version)
         if config.metrics_recording_level is RecordingLevel.DEBUG:
             process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
@@ -775,7 +771,17 @@ class SimRun(VersionedRun):
     # -- two versions of a pipeline ----------------------------------------------------------------------------
 
     def prepare(self, process: Process, config: StreamsConfig) -> None:
-        """What a process does before it opens any task: move the stores of its host, and fence the former ordinals."""
+        """What a process does before it opens any task, where another version may have run before: move the stores of
+        its host, and fence the former ordinals. It may be killed in the midst of that, and does not return then."""
+        if not self.had_another:
+            return
+        try:
+            self._prepare(process, config)
+        except KilledError:
+            self.dies_moving(process.actor)
+            self.hub.switch()
+
+    def _prepare(self, process: Process, config: StreamsConfig) -> None:
         host, log = self.hosts[process.actor.host], Fencing(self.log, self.fences)
         parts = self.parts_in(process.version, config)
         if not self.has_to_move(process.actor):
@@ -802,6 +808,12 @@ class SimRun(VersionedRun):
             moving.done()
             del self._moving[host.number]
             self.has_moved(process.actor)
+
+    def begin_version(self) -> None:
+        if self.schedule.runtime is Runtimes.SPARK:
+            self.runtime.begin()
+        else:
+            super().begin_version()
 
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
         if self.schedule.files:

@@ -3,7 +3,8 @@
 The twin of what `store.spark` runs on, one query per sub-topology. A driver plans an offset range, writes it to the
 offset log, brings one order per partition with news, repeats those whose task host died, and writes the commit log
 when all are carried out. After a restart it runs an uncommitted batch again, over every partition. Task hosts keep
-their task open from one batch to the next; those that were paused, or overtaken, live on as zombies.
+their task open from one batch to the next; those that were paused, or overtaken, live on as zombies. All drivers and
+hosts may be killed at once, and another version of the pipeline goes on from the same logs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from functools import partial
 from harness.history import End
 from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.process import WatchedLog, describe, how_it_ended
+from harness.worlds.sim.relocation import MovedError
 from harness.worlds.sim.run import Process, SimRun
+from harness.worlds.versions import part_in
 from store.points import Point
 from store.spark.host import Order, Orders, TaskHost
 from store.streams.application import Application
@@ -39,7 +42,9 @@ class SparkRuntime:
         }
 
     def begin(self) -> None:
-        for name in self.drivers:
+        """Start the drivers; again where all were killed, for another version of the pipeline to begin."""
+        for name, driver in self.drivers.items():
+            driver.ended(None)
             self._start_driver(name)
 
     def _start_driver(self, name: str) -> None:
@@ -161,10 +166,12 @@ class Driver:
     def _host(self, process: Process) -> tuple[End, str]:
         """The process of a task host: it carries orders out, and keeps its task open between them, until told to go."""
         run, actor = self._run, process.actor
-        topology = run.led(process, run.new_topologies(run.config)[ordinal_of(actor.task)])
+        part = part_in(run.scenario, run.application_id, run.config, ordinal_of(actor.task), process.version)
+        topology = run.led(process, part)
         log = WatchedLog.around(run.log, process, run.watch)
         host = TaskHost(Application.of(topology), run.config, log, process.storage, run.clock)
         try:
+            run.prepare(process, run.config)
             while actor in self._orders:
                 ends = {
                     tp.topic: end
@@ -178,6 +185,8 @@ class Driver:
                 run.resting[actor] = None
                 run.hub.switch()
             host.close()
+        except MovedError as error:
+            return End.FAILED, describe(error)
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
             return how_it_ended(error, attempt=True), describe(error)
         return End.DONE, ""
