@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -224,7 +225,7 @@ class TaskHost:
             for topic, end in order.ends.items()
         }
         try:
-            records = worker.advance(ends)
+            records = worker.advance(ends, partial(self._tick_all_but, worker))
             worker.refresh_positions(order.partition for order in orders if order.refresh)
         except Exception:
             _let_go_of_closed(worker)
@@ -248,7 +249,13 @@ class TaskHost:
 
     def tick(self) -> None:
         """Do what is due by the wall clock."""
+        self._tick_all_but(None)
+
+    def _tick_all_but(self, busy: Worker | None) -> None:
+        """Those of all sub-topologies but one, which does so by itself."""
         for worker in self._workers.values():
+            if worker is busy:
+                continue
             try:
                 worker.punctuate()
             except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now

@@ -1,7 +1,7 @@
 """The process of a task host, beside the executors of one machine: where it listens, and how long it lives.
 
     state_dir/application/.hosts/slot-3.json    where the host of slot 3 listens, and whose it is
-    state_dir/application/.hosts/slot-3.log     what it has logged and printed
+    state_dir/application/.hosts/slot-3.log     what it has logged and printed, of late; before that, slot-3.log.1
     state_dir/application/.hosts/slot-3.over    which start of the query has ended last
 
 Tasks stay open in it over micro-batches. What is done with an order is `store.spark.host`'s.
@@ -61,6 +61,9 @@ _PART_CHARACTERS = 1000
 
 _YOUNG_OBJECTS = 20_000
 """After how many new objects garbage is looked for."""
+
+_MOST_LOGGED_BYTES = 16 << 20
+"""How long its log may be before it is begun anew, and after how long the one before that is gone."""
 
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
@@ -172,20 +175,21 @@ def serve(deployment: Deployment, place: Path) -> None:
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
         try:
-            _serve(host, lease, waiting)
+            _serve(host, lease, waiting, place.with_suffix(".log"))
         finally:
             # Gone before the tasks are closed, so that nobody brings an order to a host that is about to end.
             _withdraw(place)
             host.close()
 
 
-def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call]) -> None:
+def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call], log: Path) -> None:
     lease.renew()
     ticked = time.monotonic()
     while not lease.is_over:
         # By time, however fast orders come.
         if time.monotonic() - ticked >= _TICK_S:
             host.tick()
+            _keep_short(log)
             ticked = time.monotonic()
         try:
             call = waiting.get(timeout=_TICK_S)
@@ -202,6 +206,26 @@ def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call]) -> None:
             answer = _refusal(error)
         call.reply(answer)
         lease.renew()
+
+
+def _keep_short(log: Path) -> None:
+    """Begin the log anew where it is long. What it had is kept beside it until the next time."""
+    try:
+        if log.stat().st_size < _MOST_LOGGED_BYTES:
+            return
+        log.replace(log.with_suffix(".log.1"))
+        _print_to(log)
+    except OSError as error:
+        # A disk that is full, or a directory that somebody has moved: no order fails for that.
+        _log.warning("the log %s could not be begun anew: %s", log, error)
+
+
+def _print_to(log: Path) -> None:
+    """Have what this process logs and prints written there from now on."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for taken in (1, 2):
+        os.dup2(output, taken)
+    os.close(output)
 
 
 def _refusal(error: Exception) -> Answer:
@@ -345,10 +369,9 @@ def become_host(deployment: Deployment, place: Path, log: Path, executor: int, s
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        for given, taken in ((nothing, 0), (output, 1), (output, 2)):
-            os.dup2(given, taken)
+        os.dup2(nothing, 0)
+        _print_to(log)
         os.closerange(3, said)
         os.closerange(said + 1, os.sysconf("SC_OPEN_MAX"))
         # By lines: a process that is killed, or ends by itself, flushes nothing.

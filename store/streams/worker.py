@@ -82,6 +82,9 @@ REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
 
 
+TICK_S = 0.1
+"""How often those do what is due by the wall clock that have nothing to read, while others advance."""
+
 UNREACHED_S = 30.0
 """After so long without progress a worker looks whether the ends that it is to reach are there."""
 
@@ -289,8 +292,13 @@ class Worker:
     def _side_by_side(self, steps: Iterable[tuple[int, Steps[bool]]]) -> Beside[int, bool]:
         return side_by_side(steps, self._pool, lambda partition: enter(self._topology.task_id(partition)))
 
-    def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
+    def advance(
+        self, ends: Mapping[TopicPartition, int], meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[int, int]:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
+
+        Tasks that are there, or that have none of these inputs, do what is due by the wall clock now and then, and so
+        may others: `meanwhile` is called as often.
 
         Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
         tasks that were taken over holds here too. Raises `InputChangedError` where an input has lost its end, after
@@ -304,9 +312,14 @@ class Worker:
         due = sorted({tp.partition for tp in ends})
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)
-        moved = self._clock.monotonic()
+        moved = ticked = self._clock.monotonic()
         try:
             while due and not self._leaving():
+                idle: list[int] = []
+                if self._clock.monotonic() - ticked >= TICK_S:
+                    idle = [one for one in self.tasks if one not in due]
+                    meanwhile()
+                    ticked = self._clock.monotonic()
                 if self._arrivals is not None:
                     try:
                         self._gather(self._arrivals, due, _LONGEST_WAIT_S)
@@ -315,22 +328,22 @@ class Worker:
                             raise
                         due = [partition for partition in due if partition not in self._lost]
                 with self._side_by_side(
-                    [(one, self._step(one)) for one in self._to_open_first(due)]
+                    [(one, self._step(one)) for one in (*self._to_open_first(due), *idle)]
                 ) as ended:
                     for partition, step in ended:
                         try:
-                            if step():
+                            if step() and partition in due:
                                 moved = self._clock.monotonic()
                         except FencedError as error:
                             self._give_up(partition, error)
-                            due.remove(partition)
+                            due = [one for one in due if one != partition]
                             continue
                         except BaseException as error:
                             self._drop(partition, error)
                             raise
                         task = self.tasks.get(partition)
                         if task is not None and not self._owes_commit(task) and not self._before_ends(task):
-                            due.remove(partition)
+                            due = [one for one in due if one != partition]
                 if due and self._clock.monotonic() - moved >= UNREACHED_S:
                     self._check_ends_are_there(due)
                     moved = self._clock.monotonic()

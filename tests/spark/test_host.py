@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -421,7 +423,7 @@ def test_what_is_due_by_the_clock_is_done_however_fast_orders_come(monkeypatch: 
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for orders in [Orders("run", [Order(0, 0, {})], 1)] * 6 + [Orders("", [], 0)]:
         waiting.put(Brought(orders))
-    serving._serve(Served(), serving.Lease("run"), waiting)
+    serving._serve(Served(), serving.Lease("run"), waiting, Path(os.devnull))
     assert done == ["order", "order", "tick", "order", "order", "tick", "order", "order", "tick"]
 
 
@@ -488,3 +490,44 @@ def test_an_error_between_two_orders_keeps_no_other_sub_topology_from_what_is_du
     cluster.clock.sleep(1)
     host.tick()
     assert sorted(ticked) == ["first", "second"]
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same sub-topology", "another one"])
+def test_what_is_due_by_the_clock_is_done_while_another_task_of_the_host_has_much_to_process(
+    same: bool,
+) -> None:
+    ticked: list[str] = []
+
+    class Ticks:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, _now: int) -> None:
+            ticked.append(f"{self.name} {self.context.task_id}")
+
+        def process(self, _record: object) -> None:
+            cluster.clock.sleep(1)
+
+    builder = StreamsBuilder("app")
+    for name in ("first", "second"):
+        builder.stream(f"to-{name}").process(partial(Ticks, name))
+    application = builder.build()
+    first, second = application.sub_topologies
+    cluster = Cluster(first, partitions=2)
+    log = SimLog(cluster.broker)
+    cluster.broker.create_topic("to-second", 2)
+    log.admin().create_topics(second.internal_topics(2))
+    for _ in range(10):
+        cluster.broker.append("to-first", b"a", b"", partition=0)
+    host = TaskHost(application, StreamsConfig(poll_records=1), log, cluster.storage(), cluster.clock)
+    other = Order(0, 1, {"to-first": 0}) if same else Order(1, 0, {"to-second": 0})
+    host.carry_out(Orders("run", [Order(0, 0, {"to-first": 0}), other], 2))
+    ticked.clear()
+    (carried,) = host.carry_out(Orders("run", [Order(0, 0, {"to-first": 10})], 2))
+    assert carried.records == 10
+    assert ticked.count("first 1" if same else "second 0") >= 9
+    host.close()

@@ -44,6 +44,7 @@ from tests.waiting import LONGEST_S, ended, gone, until
 
 ORDERS = [Order(0, 0, {"in": 1})]
 DONE = [Carried(0, 0, {"in": 1}, 1)]
+NO_LOG = Path(os.devnull)
 
 
 def nothing(_context: Context, _record: Record) -> None: ...
@@ -225,11 +226,16 @@ def test_a_host_that_was_about_to_start_when_all_were_told_to_go_ends_at_once(
 
     deployment = replace(deployed(), host=open_tasks)
     dismiss(deployment, 0)
-    # From here on as for an attempt that has looked before that.
-    with pytest.raises(TaskHostError, match="could not be started: TaskHostError: the query has ended"):
-        messenger._start(deployment, place_of(deployment))
+    place = place_of(deployment)
+    # From here on as for an attempt that has looked before that. It may see where the host listens before that ends.
+    try:
+        started = messenger._start(deployment, place)
+        until(lambda: gone(started.pid))
+    except TaskHostError as error:
+        assert "could not be started: TaskHostError: the query has ended" in str(error)  # noqa: PT017
+    assert "TaskHostError: the query has ended" in place.with_suffix(".log").read_text()
     assert not opened.exists()
-    assert not place_of(deployment).exists()
+    assert not place.exists()
 
 
 def test_a_late_attempt_of_a_query_that_has_ended_sends_no_host_of_the_next_start_away(
@@ -310,7 +316,7 @@ def test_a_host_stays_for_as_long_as_it_has_orders_now_and_then_and_ends_when_no
 ) -> None:
     calls = Calls(1.0, *[process.LEASE_S - 1.0] * 5)
     monkeypatch.setattr(process, "time", calls)
-    process._serve(Busy(lambda: None), Lease("run"), calls)  # type: ignore[arg-type]
+    process._serve(Busy(lambda: None), Lease("run"), calls, NO_LOG)  # type: ignore[arg-type]
     assert calls.answers == [Answer(DONE)] * 6
     last = 1.0 + 5 * (process.LEASE_S - 1.0)
     assert last + process.LEASE_S <= calls.now < last + process.LEASE_S + 1.0
@@ -325,7 +331,7 @@ def test_a_host_whose_order_took_longer_than_its_lease_waits_for_the_next_one(
         calls.now += 2 * process.LEASE_S
 
     monkeypatch.setattr(process, "time", calls)
-    process._serve(Busy(takes_long), Lease("run"), calls)  # type: ignore[arg-type]
+    process._serve(Busy(takes_long), Lease("run"), calls, NO_LOG)  # type: ignore[arg-type]
     assert calls.answers == [Answer(DONE)] * 2
 
 
@@ -340,7 +346,7 @@ def test_a_host_that_hears_of_its_query_stays_without_orders(monkeypatch: pytest
 
     host = Busy(lambda: None)
     monkeypatch.setattr(host, "tick", tick)
-    process._serve(host, lease, calls)  # type: ignore[arg-type]
+    process._serve(host, lease, calls, NO_LOG)  # type: ignore[arg-type]
     assert 4 * process.LEASE_S <= calls.now + 1.0 < 4 * process.LEASE_S + 2.0
 
 
@@ -385,13 +391,35 @@ def test_nobody_is_started_to_hear_of_a_query(deployed: Deployed) -> None:
     assert not place_of(deployment).exists()
 
 
+def test_the_log_of_a_host_does_not_grow_for_ever(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "_MOST_LOGGED_BYTES", 3000)
+    said = itertools.count()
+    deployment = deployed(lambda: os.write(1, b"order %d %s\n" % (next(said), b"x" * 1000)))
+    log = place_of(deployment).with_suffix(".log")
+
+    def logged() -> int:
+        """How many of the orders are told of in the two files, each of which has the last at its end."""
+        return sum(one.read_text().count("order ") for one in log.parent.glob("slot-0.log*"))
+
+    for _ in range(20):
+        assert bring(deployment, 0, ORDERS, 1) == DONE
+        until(lambda: log.exists() and log.stat().st_size < 3000)
+    sizes = {one.name: one.stat().st_size for one in log.parent.glob("slot-0.log*")}
+    assert set(sizes) == {"slot-0.log", "slot-0.log.1"}
+    assert max(sizes.values()) < 6000
+    assert 1 <= logged() < 20
+    assert "order" not in capfd.readouterr().out
+
+
 def test_an_order_of_another_start_ends_a_host_and_is_not_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = Calls(1.0, 1.0)
     monkeypatch.setattr(process, "time", calls)
     done: list[object] = []
-    process._serve(Busy(lambda: done.append("work")), Lease("another run"), calls)  # type: ignore[arg-type]
+    process._serve(Busy(lambda: done.append("work")), Lease("another run"), calls, NO_LOG)  # type: ignore[arg-type]
     assert calls.answers == [Answer()]
     assert done == []
     assert calls.now < 3.0
