@@ -321,6 +321,9 @@ class SparkStreamsQuery:
         self._stopping.set()
         with self._changing:
             self.query.stop()
+        # Orders that no micro-batch waits for. Hosts are about to hear that they need not be carried to their end.
+        with suppress(Py4JError):
+            self._context.cancelJobGroup(self._deployment.run)
         self._ended.wait()
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
@@ -444,6 +447,7 @@ class SparkStreamsQuery:
     def _finish(self) -> None:
         """Process what was left behind, and what the last micro-batches have left between sub-topologies. Each round
         brings that one further, and takes nothing from outside, so it ends."""
+        self._context.setJobGroup(self._deployment.run, f"finish what {self.name} has left")
         with self._working:
             self._bring_to(self._left, -1)
         while not self._stopping.is_set() and (ends := self._between()):
@@ -488,7 +492,7 @@ class SparkStreamsQuery:
                 if refresh:
                     refreshed = time.monotonic()
             except (Py4JError, PySparkException) as error:
-                if self._over.is_set():
+                if self._over.is_set() or self._stopping.is_set():
                     continue
                 _log.warning("tasks of %s could not be kept open: %s", self.name, error)
                 if BETWEEN_ORDERS in str(error) or self._would_fail(error):

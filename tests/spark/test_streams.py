@@ -406,6 +406,27 @@ def test_a_query_that_ends_by_itself_has_processed_all_through_every_sub_topolog
         assert last == {key: rounds * number for key, number in counts.items()}
 
 
+def test_a_query_that_is_about_to_end_by_itself_can_be_stopped_before(running: Running) -> None:
+    running.topics("in", "out")
+    name, gate = running.name, running.directory / "gate"
+
+    def number_once_open(number: int) -> bytes:
+        until(gate.exists)
+        return b"%d" % number
+
+    builder = StreamsBuilder(name)
+    counted = builder.stream(f"{name}-in").group_by(lambda _key, word: word).count()
+    counted.to_stream().map_values(number_once_open).to(f"{name}-out")
+    application = builder.build()
+    running.feed("in", (b"a", b""))
+    query = running.start(application, trigger={"availableNow": True}, silence_s=2.0)
+    until(lambda: not query.query.isActive)
+    query.stop()
+    gate.touch()
+    assert query.exception() is None
+    assert running.output() == []
+
+
 class Ticks:
     """Says which process it is in each time that a moment has passed, whether there is input or not."""
 
