@@ -110,9 +110,9 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     kind: QueryKind = QueryKind.ALL
     """`key`, `range` or `all`."""
     key: str = ""
-    """The key, or the lower bound of a range."""
+    """The key, or the lower bound of a range, which an empty one has not."""
     upper: str = ""
-    """The upper bound of a range."""
+    """The upper bound of a range; empty: none."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     """`READ_COMMITTED` or `READ_UNCOMMITTED`."""
     backward: bool = False

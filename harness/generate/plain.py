@@ -590,6 +590,12 @@ class _Generator:
             random.choice((0, first)),
             last,
         )
+        # By turns, so that whatever else is drawn stays as it is.
+        if self._index % 5 == 2:
+            query = replace(query, upper="")
+        if self._index % 7 == 3:
+            # The edge of all times.
+            query = replace(query, last=0)
         if self._files and query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.7:
             query = replace(query, elsewhere=True, bound=random.choice((None, None, query.bound)))
         elif query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.4:

@@ -96,10 +96,14 @@ def answer(table: Table, query: Query) -> Answer | None:
         case KeyValueTable() | ListTable() if query.kind is QueryKind.KEY:
             return [(query.key, table[query.key])] if query.key in table else []
         case KeyValueTable():
-            rows = table.between(None, None) if whole else table.between(query.key, query.upper)
+            rows = table.between(None, None) if whole else table.between(query.key, query.upper or None)
             return rows[::-1] if query.backward else rows
         case ListTable():
-            lists = [(key, table[key]) for key in sorted(table) if whole or query.key <= key <= query.upper]
+            lists = [
+                (key, table[key])
+                for key in sorted(table)
+                if whole or (query.key <= key and (key <= query.upper or not query.upper))
+            ]
             return [(key, values[::-1]) for key, values in reversed(lists)] if query.backward else lists
         case WindowTable() if query.kind is QueryKind.KEY:
             return [

@@ -525,12 +525,13 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
 
 
 def _range(kind: type[RangeQuery], asked: Query, made: Callable[[str], Any]) -> RangeQuery:
-    whole = asked.kind is QueryKind.ALL
-    if whole:
+    if asked.kind is QueryKind.ALL or not (asked.key or asked.upper):
         rows = kind.with_no_bounds()
     elif not asked.key:
         # Before all keys, which an empty one is not everywhere.
         rows = kind.with_upper_bound(made(asked.upper))
+    elif not asked.upper:
+        rows = kind.with_lower_bound(made(asked.key))
     else:
         rows = kind.with_range(made(asked.key), made(asked.upper))
     return rows.with_descending_keys() if asked.backward else rows.with_ascending_keys()
