@@ -234,4 +234,17 @@ MUTANTS = (
         "A single snapshot in memory is changed by commits, and two keep their view.",
         (Edit("store.engine.memory:_Contents.writable", "if not self._readers:", "if self._readers < 2:"),),
     ),
+    Mutant(
+        "ranges-without-an-upper-bound-begin-anywhere",
+        OWN,
+        "A query of a range with a lower bound alone has all rows.",
+        (
+            Edit(
+                "store.query.views:_range",
+                "return read(query.lower, query.upper)",
+                "return read(None if query.upper is None else query.lower, query.upper)",
+            ),
+        ),
+        oracle="queries",
+    ),
 )
