@@ -13,7 +13,7 @@ one place, so that the commit protocol can be read as a list of cases. The class
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from store.types import Content
 
@@ -231,3 +231,16 @@ class TaskHostError(CrashproofError):
 
     Nothing that was committed is lost, and the same order may be given again, to it or to another host.
     """
+
+
+def end_after(
+    error: BaseException, end: Callable[[], None], what: str = "what had begun"
+) -> Exception | None:
+    """Let go of something because of `error`, which stays the one that is raised: what `end` raises is noted on it, and
+    given back."""
+    try:
+        end()
+    except Exception as another:  # noqa: BLE001 - whatever a processor of the user raises
+        error.add_note(f"closing {what} failed too: {another!r}")
+        return another
+    return None

@@ -21,7 +21,14 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from store.engine.protocol import Checkpointed, Storage
-from store.errors import LogError, ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
+from store.errors import (
+    LogError,
+    ProtocolError,
+    RestoreBrokenOffError,
+    RetriableError,
+    StoreCorruptedError,
+    end_after,
+)
 from store.log.protocol import Offsets, Reader
 from store.log.size import MAX_FETCH_BYTES, size_of
 from store.points import Point, reach
@@ -31,7 +38,6 @@ from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
     RestoreListener,
     RestoreSettings,
-    close_after,
     kafka_default,
     readable,
     warn_of_rebuild,
@@ -133,7 +139,7 @@ class GlobalStore(Generic[V]):
                 self._rebuild_and(partial(self._catch_up, self._breaks_off), reason)
             self._keep()
         except BaseException as error:
-            close_after(error, self._exit.close)
+            end_after(error, self._exit.close, "the store")
             raise
         self._exit.callback(self._keep_if_open)
 
@@ -191,7 +197,7 @@ class GlobalStore(Generic[V]):
         if error is None:
             self.close()
         else:
-            close_after(error, self.close)
+            end_after(error, self.close, "the store")
 
     # -- following ----------------------------------------------------------------------------------------
 
@@ -401,7 +407,7 @@ class GlobalStore(Generic[V]):
 
     def _give_up(self, error: Exception) -> str:
         """Close the store because of `error`; returns what is to be said about it."""
-        close_after(error, self._close_store)
+        end_after(error, self._close_store, "the store")
         return str(error)
 
     def _close_store(self) -> None:

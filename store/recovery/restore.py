@@ -44,8 +44,8 @@ from store.errors import (
     RestoreBrokenOffError,
     RetriableError,
     StoreCorruptedError,
-    StoreError,
     UnreachableError,
+    end_after,
 )
 from store.log.protocol import Fetch, Log, Offsets, Reader
 from store.points import Point, reach
@@ -284,7 +284,7 @@ def open_and_restore(
                 vouched=logged.vouched,
             )
         except BaseException as error:
-            close_after(error, store.close)
+            end_after(error, store.close, "the store")
             raise
 
     try:
@@ -450,14 +450,6 @@ class Place:
         if self._own and time is not None and time != self.kept_ms:
             self.store.set_last_caught_up_ms(self.changelog, time)
         self.kept_ms = time
-
-
-def close_after(error: BaseException, close: Callable[[], None]) -> None:
-    """Close because of `error`, which stays the one that is raised: it decides what happens to the store."""
-    try:
-        close()
-    except StoreError as another:
-        error.add_note(f"closing the store failed too: {another}")
 
 
 class _Patience:

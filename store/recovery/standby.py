@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from store.engine.protocol import Storage
-from store.errors import LogError, ProtocolError, StoreCorruptedError
+from store.errors import LogError, ProtocolError, StoreCorruptedError, end_after
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Action, Decision, StoreOutOfStepError
@@ -33,7 +33,6 @@ from store.recovery.restore import (
     LoggedStore,
     Place,
     RestoreSettings,
-    close_after,
     set_aside_to_rebuild,
 )
 from store.state.protocol import StateStore
@@ -129,7 +128,7 @@ class Standby:
                     if not left:
                         raise
                     reason = str(error)
-                    close_after(error, self._place(copy).store.close)
+                    end_after(error, self._place(copy).store.close, "the store")
                 # Outside of the handler: the traceback no longer holds the engine open.
                 self._rebuild(copy, reason)
                 known = None
@@ -155,7 +154,7 @@ class Standby:
         if error is None:
             self.close()
         else:
-            close_after(error, self.close)
+            end_after(error, self.close, "the store")
 
     def _follow(
         self, copy: LoggedStore[StateStore], max_records: int | None, seen: Seen | None = None
@@ -227,7 +226,7 @@ class Standby:
             self._offsets.adopt(store, copy.changelog)
             self._places[copy.name] = Place(store, copy.changelog, self._offsets, copy.tombstone_retention_ms)
         except BaseException as error:
-            close_after(error, store.close)
+            end_after(error, store.close, "the store")
             raise
         self.stores[copy.name] = store
 

@@ -26,7 +26,7 @@ from typing import Any
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, LogError, RetriableError, StateLockedError
+from store.errors import ConfigError, LogError, RetriableError, StateLockedError, end_after
 from store.log import Log, Reader
 from store.points import enter, enter_to
 from store.recovery.global_store import Follower, GlobalStore
@@ -34,7 +34,6 @@ from store.recovery.restore import (
     LoggedStore,
     RestoreListener,
     RestoreSettings,
-    close_after,
     tombstone_retention,
     topic_id,
 )
@@ -175,7 +174,7 @@ class Replicas:
         except BaseException as error:
             self.standbys.pop(partition, None)
             if standby is not None:
-                close_after(error, standby.close)
+                end_after(error, standby.close, "the store")
             raise
 
     def _opened(self, partition: int, standby: Standby) -> bool:
@@ -198,7 +197,7 @@ class Replicas:
             return 0
         except BaseException as error:
             del self.global_stores[name]
-            close_after(error, store.close)
+            end_after(error, store.close, "the store")
             raise
 
     def _own_reader(self) -> Reader:

@@ -83,19 +83,6 @@ class _Stateless:
     def close(self) -> None: ...
 
 
-def end_after(
-    error: BaseException, end: Callable[[], None], what: str = "what had begun"
-) -> Exception | None:
-    """Let go of something because of `error`, which stays the one that is raised: what `end` raises is noted on it, and
-    given back."""
-    try:
-        end()
-    except Exception as another:  # noqa: BLE001 - whatever a processor of the user raises
-        error.add_note(f"closing {what} failed too: {another!r}")
-        return another
-    return None
-
-
 def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Processing:
     """What a topology declares as `process`, bound to the task whose context that is."""
     # By its one method: such protocols answer `isinstance` slowly.

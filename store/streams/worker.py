@@ -49,6 +49,7 @@ from store.errors import (
     StoreCorruptedError,
     TaskLostError,
     UnreachableError,
+    end_after,
 )
 from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
@@ -60,7 +61,7 @@ from store.streams.ordinals import retrying
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
 from store.streams.task import Task, apply_steps
-from store.streams.topology import Topology, end_after
+from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from store.config import StreamsConfig
-from store.errors import ProtocolError, RecordFailedError
+from store.errors import ProtocolError, RecordFailedError, end_after
 from store.log import TopicSpec
 from store.log.partitioner import partition_for
 from store.metrics import Metrics
@@ -35,7 +35,7 @@ from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task
-from store.streams.topology import Topology, end_after
+from store.streams.topology import Topology
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
 from store.testing.memory_storage import MemoryStorage

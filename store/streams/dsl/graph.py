@@ -21,7 +21,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
 from store.clock import Sparingly
-from store.errors import ConfigError
+from store.errors import ConfigError, end_after
 from store.serdes import Serde
 from store.streams.application import Application
 from store.streams.context import TaskContext
@@ -32,7 +32,7 @@ from store.streams.dsl.stores import DslStore, check_name
 from store.streams.dsl.suppliers import TopologyConfig
 from store.streams.internal_topics import Repartition
 from store.streams.timestamps import NOTED, Timing, extract_of
-from store.streams.topology import Processing, Topology, end_after
+from store.streams.topology import Processing, Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
 
