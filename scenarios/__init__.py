@@ -148,6 +148,12 @@ class Stores:
     def of(cls, config: StreamsConfig) -> Stores:
         return cls(config.default_dsl_store, config.statestore_cache_max_bytes > 0)
 
+    @property
+    def others(self) -> Stores:
+        """Makes stores of another kind than the run wants, for tasks that have both."""
+        kinds = tuple(StoreType)
+        return replace(self, kind=kinds[kinds.index(self.kind) - 1])
+
     def key_value(
         self, name: str, *, serdes: Serdes | None = None, timestamped: bool = False
     ) -> StoreSupplier[Any]:

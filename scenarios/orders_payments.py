@@ -72,14 +72,14 @@ class Scenario(scenarios.Scenario):
             sources=tuple(f"{application_id}-{side}" for side in SIDES),
             sinks=(f"{application_id}-joined", f"{application_id}-waiting"),
             stores=tuple(
-                stores.window(
+                kind.window(
                     side,
                     retention_ms=RETENTION_MS,
                     size_ms=2 * WITHIN_MS,
                     retain_duplicates=True,
                     serdes=(StrSerde(), JsonSerde()),
                 )
-                for side in SIDES
+                for side, kind in zip(SIDES, (stores, stores.others), strict=True)
             ),
             process=Join(application_id),
         )
