@@ -342,4 +342,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "one-store-with-transactions-is-enough-to-abort",
+        OWN,
+        "A task goes back to its last commit although one of its stores has no transactions.",
+        (
+            Edit(
+                f"{_TASK}._revocable",
+                "all(store.transactional() for store in self.stores.values())",
+                "(not self.stores or any(store.transactional() for store in self.stores.values()))",
+            ),
+        ),
+    ),
 )
