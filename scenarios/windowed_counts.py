@@ -134,7 +134,7 @@ class Scenario(scenarios.Scenario):
                 application_id=application_id,
                 sources=(pages,),
                 sinks=(output, late),
-                stores=(stores.key_value(CLOCK, serdes=SERDES), counts),
+                stores=(stores.others.key_value(CLOCK, serdes=SERDES), counts),
                 process=Count(output, late),
                 ordinal=1,
             ),
