@@ -156,6 +156,8 @@ class Buffer:
         self._order: list[tuple[int, bytes]] = []
         self._changed: dict[bytes, Record] = {}
         """With the record that has changed it last, as far as a write is told of it."""
+        self._on_its_way: tuple[bytes, bytes | None] | None = None
+        """The key of an update that was taken and that has not come to all operators yet, and the value before it."""
         self.size = 0
         with store.all() as rows:
             for key, row in rows:
@@ -204,6 +206,7 @@ class Buffer:
         _, timestamp, headers, prior, new = self._rows.pop(at)
         self.size -= self._sizes.pop(at)
         self._change(at)
+        self._on_its_way = at, prior
         value_of = self._value_of
         return (
             self._key_of(at),
@@ -220,6 +223,17 @@ class Buffer:
         if row is None:
             return False, None
         return True, None if row[3] is None else self._value_of(row[3])
+
+    def has_come(self) -> None:
+        """What was taken last has come to all operators."""
+        self._on_its_way = None
+
+    def known(self, key: Any) -> tuple[bool, Any]:
+        """As `prior`; of an update that is on its way too, which not all have got who look for that value."""
+        if self._on_its_way is None or self._on_its_way[0] != self._key_bytes(key):
+            return self.prior(key)
+        prior = self._on_its_way[1]
+        return True, None if prior is None else self._value_of(prior)
 
     def flush(self) -> None:
         """Write what has changed, as of the record that changed it: the changelog has its time."""
@@ -268,9 +282,12 @@ class Suppress:
 
         def forward_first() -> None:
             key, new, old, timestamp, headers, held = buffer.take()
-            # A deleted window was never forwarded: it is forwarded once.
-            if new is not None or not by_window:
-                place.release(held, forward, key, new, old if sends_old else None, timestamp, headers)
+            try:
+                # A deleted window was never forwarded: it is forwarded once.
+                if new is not None or not by_window:
+                    place.release(held, forward, key, new, old if sends_old else None, timestamp, headers)
+            finally:
+                buffer.has_come()
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             now = observe(timestamp)
@@ -338,7 +355,7 @@ class Unsuppressed:
         of, get = self.of.view(place), self.of.bind(place)
 
         def forwarded(key: Any) -> Any:
-            held, prior = buffer.prior(key)
+            held, prior = buffer.known(key)
             if held:
                 return None if prior is None else (prior, -1)
             found = of.forwarded(key)

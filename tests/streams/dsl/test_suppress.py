@@ -235,6 +235,46 @@ def test_a_join_has_the_time_of_what_a_suppressed_table_has_forwarded(
     assert results(build, [("in", "k", "1", 20), ("in2", "k", "A", 5)])[-1] == ("k", "A1", 20)
 
 
+@pytest.mark.parametrize("cached", [False, True], ids=["at once", "cached"])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+@settings(max_examples=30)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 3)), st.integers(0, 3)),
+        max_size=12,
+    )
+)
+def test_a_suppressed_table_joined_with_itself_has_each_value_beside_itself(
+    kind: str, cached: bool, rows: list[tuple[str, int | None, int]]
+) -> None:
+    """Groups of the join too: they subtract what it has said of a key before."""
+
+    def build(builder: StreamsBuilder) -> None:
+        table = builder.table("in", materialized="t").suppress(Suppressed.until_time_limit(2))
+        table.to_stream().to("one")
+        both = getattr(table, kind)(table, lambda mine, other: [mine, other])
+        both.to_stream().to("both")
+        grouped = both.group_by(lambda _, pair: ("all", sum(filter(None, pair))))
+        grouped.aggregate(
+            int, lambda _, new, sum_: sum_ + new, lambda _, old, sum_: sum_ - old
+        ).to_stream().to("sum")
+
+    time, records = 0, []
+    for key, value, later in [*rows, ("z", 0, 9), ("z", 1, 9)]:
+        time += later
+        records.append(("in", key, value, time))
+    with driver(build, {} if cached else None) as running:
+        pipe(running, records)
+        last: dict[str, dict[str, Any]] = {topic: {} for topic in ("one", "both", "sum")}
+        for topic, values in last.items():
+            values.update({key: value for key, value, _ in output(running, topic)})
+    there = {key: value for key, value in last["one"].items() if value is not None}
+    assert {key: pair for key, pair in last["both"].items() if pair is not None} == {
+        key: [value, value] for key, value in there.items()
+    }
+    assert last["sum"].get("all", 0) == sum(2 * value for value in there.values())
+
+
 # -- naive references, late records and crashes --------------------------------------------------------------------
 
 TIMES = st.one_of(st.integers(1, 40), st.integers(1, 60))
