@@ -595,7 +595,7 @@ class _Generator:
             query = replace(query, upper="")
         if self._index % 7 == 3:
             # The edge of all times.
-            query = replace(query, last=0)
+            query = replace(query, first=0, last=0)
         if self._files and query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.7:
             query = replace(query, elsewhere=True, bound=random.choice((None, None, query.bound)))
         elif query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.4:
