@@ -250,6 +250,8 @@ class Task:
         self._noted_topics = ""
         self._said: Mapping[TopicPartition, str] = {}
         """What was noted beside the group's positions when this incarnation began."""
+        self._vouched: set[str] = set()
+        """Topics that are those which the last commit has noted."""
         self._committed_stream_time = -1
         self._committed_observed: dict[str, int] = {}
         self._state = _State.NEW
@@ -558,6 +560,8 @@ class Task:
         self._offsets = offsets
         committed = self._known_positions(reader)
         self._check_which_changelogs()
+        notes = self._said.values()
+        self._vouched = set().union(*[ordinals.noted_as_they_are(note, self._topic_ids) for note in notes])
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
@@ -713,10 +717,7 @@ class Task:
             tombstone_retention(self._log, changelog.topic),
             None if self._metrics is None else lambda records: measured[-1].restored(records),
             partial(self._last_logged, name, reader),
-            vouched=any(
-                changelog.topic in ordinals.noted_as_they_are(note, self._topic_ids)
-                for note in self._said.values()
-            ),
+            vouched=changelog.topic in self._vouched,
         )
         try:
             self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)

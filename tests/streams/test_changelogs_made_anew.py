@@ -26,8 +26,13 @@ Supplier = Callable[[str], Any]
 
 def counted(guarantee: Guarantee, supplier: Supplier = persistent_key_value_store) -> Cluster:
     """Three records were counted, and committed."""
+    return counted_with(StreamsConfig(processing_guarantee=guarantee), supplier)
+
+
+def counted_with(config: StreamsConfig, supplier: Supplier = persistent_key_value_store) -> Cluster:
+    """The same, with further settings."""
     cluster = Cluster(pipeline(count_keys, supplier(STORE)), [b"a", b"b", b"a"])
-    with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as task:
+    with cluster.task(config) as task:
         cluster.run(task)
     return cluster
 
@@ -95,9 +100,7 @@ def test_a_store_that_was_forgotten_when_somebody_started_over_is_set_aside(
     guarantee: Guarantee, settings: dict[str, Any], more: int
 ) -> None:
     config = StreamsConfig.of({"processing.guarantee": guarantee, **settings})
-    cluster = Cluster(pipeline(count_keys, persistent_key_value_store(STORE)), [b"a", b"b", b"a"])
-    with cluster.task(config) as task:
-        cluster.run(task)
+    cluster = counted_with(config)
     make_anew(cluster, 0)
     cluster.broker.commit_offsets("app", {SOURCE: 1})
     cluster.feed(*[b"c"] * more)
@@ -117,9 +120,7 @@ def test_a_store_is_kept_where_it_is_while_nothing_was_committed_to_a_changelog_
     guarantee: Guarantee, settings: dict[str, Any]
 ) -> None:
     config = StreamsConfig.of({"processing.guarantee": guarantee, **settings})
-    cluster = Cluster(pipeline(count_keys, persistent_key_value_store(STORE)), [b"a", b"b", b"a"])
-    with cluster.task(config) as task:
-        cluster.run(task)
+    cluster = counted_with(config)
     make_anew(cluster, 9)
     cluster.broker.commit_offsets("app", {SOURCE: 3})
     for _ in range(2):
