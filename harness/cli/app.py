@@ -31,7 +31,6 @@ from harness.faults import FAULTS
 from harness.generate import faults_of
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
-from harness.mutants.exam import SECONDS
 from harness.mutants.exam import examine as examine_mutants
 from harness.provision.doctor import doctor as examine
 from harness.provision.images import provide
@@ -633,8 +632,14 @@ def mutants(
         str, typer.Option(help="Schedules at once, where a world can: auto or a number.")
     ] = "auto",
     duration: Annotated[
-        str, typer.Option("--for", metavar="60s", help="Time of one processor for each mutant.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="60s",
+            help="Time for each mutant: of one processor in simulation, of the clock on real systems. By default it "
+            "gets the schedules of a default run, on real systems a minute.",
+        ),
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
     ] = None,
@@ -652,7 +657,7 @@ def mutants(
         [one.name for one in asked],
         _jobs(jobs),
         lambda sat: say(f"{sat.name}: {'caught by ' + sat.oracle if sat.caught else 'not caught'}"),
-        seconds=_duration(duration) or SECONDS,
+        seconds=_duration(duration),
         options=options,
     )
     if json:

@@ -1,11 +1,12 @@
-"""The exam of the harness: for each planted bug the default campaign, until an oracle finds it or time is up.
+"""The exam of the harness: for each planted bug the default campaign, until an oracle finds it or the campaign ends.
 
 A campaign that catches nothing proves little: it may not reach the code, or not see what it does. So each mutant gets
 the campaign that unchanged code gets, scenarios in turns and the configuration drawn, with a fixed seed, and the
 share that is caught says how far a campaign without findings can be trusted. A mutant that only real systems run is
 asked there, and one that only stores in real files have in those schedules of the campaign.
 
-Seconds are those of one processor where the simulation runs them, so that a busy machine changes no result by itself.
+What is caught does not depend on the machine: where the simulation runs it, a mutant gets the schedules of a default
+run, or a time of one processor where that is asked for.
 Must survive: a mutant that makes a run loop for ever (the campaign's own watchdog), and one that breaks the harness
 itself, which is then not caught.
 """
@@ -44,8 +45,12 @@ from scenarios import load, load_all
 PASS_SHARE = 0.95
 """Of the mutants that have to be caught for the exam to be passed."""
 
-SECONDS = 60.0
-"""What a mutant gets by default."""
+REAL_SECONDS = 60.0
+"""What a mutant gets by default where schedules are dear."""
+
+FILES_ROUNDS = 20
+"""How many schedules of each scenario a mutant gets that files alone show. They take about as long as all of a default
+run, in which two of each have files."""
 
 
 class Sat(msgspec.Struct, frozen=True):
@@ -87,8 +92,11 @@ class Exam(msgspec.Struct, frozen=True):
 Progress = Callable[[Sat], None]
 
 
-def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, running: World | None = None) -> Sat:
-    """Ask one mutant in one world; `running` is that world, where it is not simulated."""
+def sit(
+    mutant: Mutant, world: str, seconds: float | None = None, *, seed: int = 0, running: World | None = None
+) -> Sat:
+    """Ask one mutant in one world, for so long, or with the schedules of a default run; `running` is that world, where
+    it is not simulated."""
     plan = Plan(tuple(load_all()), seed, seconds=seconds, mutant=mutant.name)
     try:
         return (
@@ -103,7 +111,7 @@ def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, running: W
 def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> Sat:
     """The introductions of the default campaign, however long they take, and its sample, scenario by scenario, without
     its tours: those are many minutes long."""
-    assert plan.seconds is not None
+    seconds = REAL_SECONDS if plan.seconds is None else plan.seconds
     started = time.monotonic()
     first = introductions(plan.scenarios, plan.seed)
     sample = ((plan.scenarios[number % len(plan.scenarios)], number) for number in count())
@@ -115,13 +123,12 @@ def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> 
         found = verdict.outcome is Outcome.VIOLATED
         if found and judge(scenario, schedule, running.run(scenario, schedule)).outcome is Outcome.HOLDS:
             return _sat(mutant, world, number + 1, took, [Found(world, schedule, verdict)])
-        if took >= plan.seconds and number + 1 >= len(first):
+        if took >= seconds and number + 1 >= len(first):
             return _sat(mutant, world, number + 1, took, [])
     raise AssertionError("counting has no end")
 
 
 def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
-    assert plan.seconds is not None
     started = time.process_time()
     schedules = 0
     found: list[Found] = []
@@ -129,14 +136,15 @@ def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
         part = simulate_part(scenario, plan.seed, start, stop, mutant.name)
         schedules += part.result.schedules
         found += [one for one in part.found if _holds_unchanged(one)]
-        if found or time.process_time() - started >= plan.seconds:
+        if found or (plan.seconds is not None and time.process_time() - started >= plan.seconds):
             break
     return _sat(mutant, world, schedules, time.process_time() - started, found)
 
 
 def _with_files(plan: Plan) -> Iterator[Chunk]:
     """As `chunks_of`: those schedules of the campaign alone that have their stores in files."""
-    for index in count(0, FILES_EVERY):
+    rounds = range(FILES_ROUNDS) if plan.whole else count()
+    for index in (FILES_EVERY * number for number in rounds):
         for name in plan.scenarios:
             yield Chunk(name, index, index + 1)
 
@@ -188,7 +196,7 @@ def examine(
     jobs: int,
     progress: Progress,
     *,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     seed: int = 0,
     world: str | None = None,
     options: Options | None = None,
@@ -211,7 +219,9 @@ def examine(
     return summarize([sats[mutant.name] for mutant, _ in asked])
 
 
-def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
+def _spread(
+    asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float | None, seed: int
+) -> Iterator[Sat]:
     if jobs <= 1:
         for mutant, world in asked:
             yield sit(mutant, world, seconds, seed=seed)
@@ -222,7 +232,7 @@ def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed
             yield future.result()
 
 
-def _sit_by_name(name: str, world: str, seconds: float, seed: int) -> Sat:
+def _sit_by_name(name: str, world: str, seconds: float | None, seed: int) -> Sat:
     return sit(MUTANTS[name], world, seconds, seed=seed)
 
 

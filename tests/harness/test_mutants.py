@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,6 +100,13 @@ def test_a_mutant_that_is_never_reached_is_not_caught() -> None:
     (sat,) = exam.mutants
     assert (sat.caught, sat.oracle, exam.passed) == (False, "", False)
     assert "adapter-reads-uncommitted" in exam.sentence
+
+
+def test_a_mutant_gets_the_schedules_of_a_default_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORLDS, "sim", dataclasses.replace(WORLDS["sim"], schedules=2))
+    monkeypatch.setattr("harness.mutants.exam.load_all", lambda: ("balances", "relay"))
+    (sat,) = examine(["adapter-reads-uncommitted"], 1, lambda _: None, world="sim").mutants
+    assert sat.schedules == 4
 
 
 def made(name: str, *oracles: str) -> Sat:
