@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -234,8 +234,8 @@ class Stage:
         gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
         raise NotImplementedError
 
-    def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:
-        """Whoever comes after these, which are in one process of that host, has these settings beside its others."""
+    def kill_and_start_with(self, actor: Actor, settings: Mapping[str, Any]) -> None:
+        """End the process as SIGKILL does, and have it started again with these settings beside its others."""
         raise NotImplementedError
 
     def pause(self, actor: Actor) -> None:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from harness.faults.description import Arguments, Capability, Excuse, Fault, Figure, Stage, Where
-
-if TYPE_CHECKING:
-    from harness.worlds.actors import Actor
+from harness.faults.description import Capability, Excuse, Fault, Figure, Where
 
 _HOSTS = frozenset({Capability.PROCESSES, Capability.HOSTS})
 
 DIES_BEFORE = (1_000, 1, 2, 4, 7, 10, 14, 20, 30, 45, 60)
 """Changes to its disk before which a process dies that moves stores; there are fewer than the first number."""
-
-
-def _kill_and_change_settings(stage: Stage, actor: Actor, step: Arguments) -> None:
-    stage.starts_with(step.settings, actor.host, actor.worker.crew)
-    stage.kill(actor)
 
 
 FAULTS = (
@@ -79,10 +69,11 @@ FAULTS = (
     ),
     Fault(
         "clean_stop",
-        "The process that runs the task is asked to end, ends by itself, and is started again.",
+        "The process that runs the task is asked to end, ends by itself, and is started again; on Spark the query is, "
+        "with all its processes.",
         Where.POINT,
         asks_to_end=True,
-        runtimes=("worker", "streams"),
+        runtimes=("worker", "spark", "streams"),
         apply=lambda stage, actor, _: stage.stop(actor),
     ),
     Fault(
@@ -96,25 +87,27 @@ FAULTS = (
     ),
     Fault(
         "change_settings",
-        "The process that runs the task is asked to end, and is started again with other settings.",
+        "The process that runs the task is asked to end, and is started again with other settings; on Spark the query "
+        "is, with all its processes.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
         asks_to_end=True,
         changes_settings=True,
-        runtimes=("worker", "streams"),
+        runtimes=("worker", "spark", "streams"),
         excuses=frozenset({Excuse.SET_ASIDE}),
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
     ),
     Fault(
         "kill_and_change_settings",
-        "The process that runs the task is killed, and started again with other settings.",
+        "The process that runs the task is killed, and started again with other settings; on Spark all processes of "
+        "the query are.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
         deadly=True,
         changes_settings=True,
-        runtimes=("worker", "streams"),
+        runtimes=("worker", "spark", "streams"),
         excuses=frozenset({Excuse.SET_ASIDE}),
-        apply=_kill_and_change_settings,
+        apply=lambda stage, actor, step: stage.kill_and_start_with(actor, step.settings),
     ),
     Fault(
         "reorder",

@@ -20,6 +20,7 @@ from typing import Any
 from harness.faults import SkipError
 from harness.history import LET_GO_OPEN, POSITIONS_LEFT_BEHIND, End
 from harness.worlds.actors import WORKER, Actor, Life
+from harness.worlds.run import AT_LEAST_ONCE
 from harness.worlds.versions import VersionedRun
 from store.points import Point
 from store.types import TopicPartition
@@ -187,7 +188,7 @@ class MembersRun(VersionedRun):
 
     def start_member(self, host: int) -> None:
         """Start the process of a host; later, where all have to end first."""
-        if self.reordering:
+        if self.restarting:
             return
         number = next(self._numbers)
         actor = Actor(f"0_{WORKER}", -1 - number, host)
@@ -218,7 +219,7 @@ class MembersRun(VersionedRun):
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self._exited(actor, reason, error)
-        self.go_on_reordering()
+        self.go_on_restarting()
 
     def _exited(self, actor: Actor, reason: End, error: str) -> None:
         worker = actor.worker
@@ -249,8 +250,8 @@ class MembersRun(VersionedRun):
         if worker in self._settings_to_come:
             self.starts_with(self._settings_to_come.pop(worker) or {}, host, crew)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and first.task in self._loose:
-            # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
-            self.starts_with({"processing.guarantee": "at_least_once"}, host, crew)
+            # As `repeat_loosely`, for all that the member had.
+            self.starts_with(AT_LEAST_ONCE, host, crew)
         elif reason is End.DONE or (reason is End.FAILED and not self.may_fail(first)):
             return
         elif reason is End.BLOCKED:
@@ -301,6 +302,9 @@ class Supervisor:
 
     def ended(self, actor: Actor, reason: End) -> None:
         """See `MembersRun.exited`."""
+
+    def asked_to_end(self, actor: Actor) -> None:
+        self._run.wake(actor)
 
     def start_another(self, actor: Actor, host: int) -> None:
         """The group gives its tasks to others."""

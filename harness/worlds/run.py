@@ -31,6 +31,8 @@ KILL, PAUSE, STOP = "kill", "pause", "clean_stop"
 """What happens to the other tasks of a process when one is struck so that the process dies, stands still, or ends."""
 
 
+AT_LEAST_ONCE: Mapping[str, Any] = {"processing.guarantee": "at_least_once"}
+
 MANY_HOSTS = 3
 """From so many on, workers that share processes are given their tasks and copies by `store.streams.assignment`."""
 
@@ -49,6 +51,9 @@ class Runtime(Protocol):
 
     def start_another(self, actor: Actor, host: int) -> None:
         """Start a second incarnation of the actor's task on another host."""
+
+    def asked_to_end(self, actor: Actor) -> None:
+        """Have the process see that it is to end."""
 
 
 class Run(DirectorStage, ABC):
@@ -158,11 +163,15 @@ class Run(DirectorStage, ABC):
     def start(self, task: str, host: int) -> None:
         """Start a process of a worker's task."""
         actor = self.director.started(task, host, self.changed.get(task))
-        if not self.config_for(actor).exactly_once:
-            self._loose.add(task)
+        self.note_guarantee(actor)
         if not self._joins(actor):
             self.spawn(actor.worker)
             self.runnable.appendleft(actor.worker)
+
+    def note_guarantee(self, actor: Actor) -> None:
+        """The process runs its task from now on, perhaps at least once."""
+        if not self.config_for(actor).exactly_once:
+            self._loose.add(actor.task)
 
     def start_standby(self, task: str, host: int) -> None:
         """Start a process that keeps a warm copy of a worker's task."""
@@ -197,8 +206,7 @@ class Run(DirectorStage, ABC):
     def promote(self, actor: Actor) -> None:
         """Have a standby run its task from now on."""
         self.director.promoted(actor)
-        if not self.config_for(actor).exactly_once:
-            self._loose.add(actor.task)
+        self.note_guarantee(actor)
         self.wake(actor.worker)
 
     # -- what faults ask --------------------------------------------------------------------------------------
@@ -416,15 +424,24 @@ class Run(DirectorStage, ABC):
             self.starts_with(self._settings_to_come.pop(worker) or {}, actor.host, (actor, *others))
             self._again(actor, others)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and actor.task in self._loose:
-            # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
-            self.starts_with({"processing.guarantee": "at_least_once"}, actor.host, (actor,))
-            self._again(actor, others)
+            self.repeat_loosely(actor, others)
         else:
             self.runtime.ended(actor, reason)
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
 
+    def repeat_loosely(self, actor: Actor, others: Sequence[Actor]) -> None:
+        """Do what the error of a process tells its user to do. Whether there was cause for it is for an oracle to
+        say."""
+        self.starts_with(AT_LEAST_ONCE, actor.host, (actor,))
+        self._again(actor, others)
+
+    def kill_and_start_with(self, actor: Actor, settings: Mapping[str, Any]) -> None:
+        self.starts_with(settings, actor.host, actor.worker.crew)
+        self.kill(actor)
+
     def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:  # noqa: ARG002
+        """Whoever comes after these, which are in one process of that host, has these settings beside its others."""
         if settings:
             for one in crew:
                 self.changed[one.task] = {**self.changed.get(one.task, {}), **settings}
@@ -494,6 +511,9 @@ class WorkerRuntime:
         again = reason in (End.FENCED, End.BROKEN_OFF) or (reason is End.FAILED and self._run.may_fail(actor))
         if again:
             self.killed(actor)
+
+    def asked_to_end(self, actor: Actor) -> None:
+        self._run.wake(actor)
 
     def start_another(self, actor: Actor, host: int) -> None:
         standby = self._run.director.standby_of(actor.task)

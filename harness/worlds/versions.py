@@ -14,15 +14,15 @@ version in the midst of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from harness.choices import Chooser
 from harness.faults import SkipError
 from harness.history import End
-from harness.schedule import Schedule
-from harness.worlds.actors import Actor, Life, ordinal_of
-from harness.worlds.run import KILL, Run
+from harness.schedule import Runtime, Schedule
+from harness.worlds.actors import Actor, Life, driver_of, ordinal_of
+from harness.worlds.run import AT_LEAST_ONCE, KILL, STOP, Run
 from scenarios import Scenario, other_ordinals, topologies
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -140,8 +140,9 @@ class VersionedRun(Run):
         """Hosts whose stores are being moved, by a process or, since it died, by none."""
         self._dies_before = 0
         """The change to its disk before which the next process dies that moves stores; 0 for none."""
-        self.reordering = False
-        """Whether all processes were asked to end, for the other version to begin."""
+        self.restarting = False
+        """Whether all processes were asked to end, for the other version to begin, or the same one anew."""
+        self._next_version = 0
         self._standbys: list[tuple[str, int]] = []
         """Task and host of the copies that are kept in the other version too."""
 
@@ -159,9 +160,46 @@ class VersionedRun(Run):
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
         if not other_ordinals(self.scenario):
             raise SkipError("the pipeline has one version")
-        if self.reordering:
+        self.restart(actor, "reorder", 1 - self.version, kill=kill)
+        self._dies_before = dies_before
+
+    def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
+        if self.schedule.runtime is not Runtime.SPARK:
+            super().stop(actor, settings=settings)
+            return
+        self.restart(actor, STOP, self.version, kill=False, settings=settings)
+
+    def kill_and_start_with(self, actor: Actor, settings: Mapping[str, Any]) -> None:
+        if self.schedule.runtime is not Runtime.SPARK:
+            super().kill_and_start_with(actor, settings)
+            return
+        self.restart(actor, KILL, self.version, kill=True, settings=settings)
+
+    def repeat_loosely(self, actor: Actor, others: Sequence[Actor]) -> None:
+        if self.schedule.runtime is not Runtime.SPARK:
+            super().repeat_loosely(actor, others)
+            return
+        if self.restarting:
+            self.all_start_with(AT_LEAST_ONCE)
+        else:
+            self.restart(actor, STOP, self.version, kill=False, settings=AT_LEAST_ONCE)
+
+    def restart(
+        self,
+        actor: Actor,
+        fault: str,
+        version: int,
+        *,
+        kill: bool,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End all processes but zombies, by that fault, and start them again in a version, with these settings beside
+        those that they had."""
+        if self.restarting:
             raise SkipError("all processes were asked to end before")
-        self.reordering, self._dies_before = True, dies_before
+        self.restarting, self._next_version = True, version
+        if settings:
+            self.all_start_with(settings)
         living = [one for one in self.processes if one.life is Life.RUNNING]
         self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
         for worker in living:
@@ -171,17 +209,22 @@ class VersionedRun(Run):
             worker.stopping = True
             for one in worker.crew:
                 if one is not actor:
-                    self.director.struck_too(one, "reorder")
-            self.wake(worker)
-        self._start_other_version()
+                    self.director.struck_too(one, fault)
+            self.runtime.asked_to_end(worker)
+        self._start_again()
 
-    def _start_other_version(self) -> None:
+    def all_start_with(self, settings: Mapping[str, Any]) -> None:
+        """All processes that are started from now on have these settings beside their others."""
+        for task in (*self.tasks, *(driver_of(task) for task in self.tasks)):
+            self.changed[task] = {**self.changed.get(task, {}), **settings}
+
+    def _start_again(self) -> None:
         """Once no process lives any more that is no zombie."""
         if any(one.life is Life.RUNNING for one in self.processes):
             return
-        self.reordering = False
-        self.version = 1 - self.version
-        self.had_another = True
+        self.restarting = False
+        self.had_another |= self.version != self._next_version
+        self.version = self._next_version
         self.begin_version()
 
     def begin_version(self) -> None:
@@ -201,22 +244,22 @@ class VersionedRun(Run):
         self.end(worker, wipe=False, power=False)
 
     def start(self, task: str, host: int) -> None:
-        if not self.reordering:
+        if not self.restarting:
             super().start(task, host)
 
     def start_standby(self, task: str, host: int) -> None:
-        if not self.reordering:
+        if not self.restarting:
             super().start_standby(task, host)
 
     def promote(self, actor: Actor) -> None:
-        if not self.reordering:
+        if not self.restarting:
             super().promote(actor)
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         if wipe:
             self.may_wipe(actor)
         super().kill(actor, wipe=wipe, power=power)
-        self.go_on_reordering()
+        self.go_on_restarting()
 
     def may_wipe(self, actor: Actor) -> None:
         """Raises `SkipError` while stores of the host are of one task by their names, and of another by the journal."""
@@ -225,12 +268,12 @@ class VersionedRun(Run):
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         super().exited(actor, reason, error)
-        self.go_on_reordering()
+        self.go_on_restarting()
 
-    def go_on_reordering(self) -> None:
+    def go_on_restarting(self) -> None:
         """A process has gone."""
-        if self.reordering:
-            self._start_other_version()
+        if self.restarting:
+            self._start_again()
 
     # -- what becomes of a process that prepares its start ----------------------------------------------------
 

@@ -146,6 +146,7 @@ def _begin(spark: SparkSession, order: Start) -> SparkStreamsQuery:
             order.token,
             order.mutant,
             order.version,
+            order.start,
             order.prepares,
         ),
     ).start(spark)

@@ -29,6 +29,8 @@ class Start(NamedTuple):
     mutant: str | None
     version: int
     """Which version of the pipeline runs. The ordinal is that of the first one."""
+    start: int
+    """Which start of a query of the run it is."""
     prepares: bool
     """Whether another version may have run before."""
 

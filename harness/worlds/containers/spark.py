@@ -152,11 +152,15 @@ class DriverQuery:
             self._take(message)
         return "that it has ended"
 
+    def ask_to_end(self) -> None:
+        """Tell the driver to end it."""
+        if self.active:
+            self._driver.tell(Stop())
+
     def stop(self) -> None:
         """End it. A driver that does not manage that in time is replaced."""
         try:
-            if not self._over:
-                self._driver.tell(Stop())
+            self.ask_to_end()
             while not self._over:
                 self._take(self._driver.next(STOP_SECONDS))
         except ContainerError:

@@ -186,7 +186,7 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 schedule=self.schedule,
                 application_id=self.application_id,
                 ordinal=self.topology.ordinal,
-                config=self.config,
+                config=self.config_now,
                 bootstrap=self.machine.bootstrap,
                 state_dir=DISK / self.application_id,
                 checkpoint=self.directory / f"checkpoint-{self.topology.ordinal}",
@@ -194,6 +194,7 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 token=self.token,
                 mutant=self.mutant,
                 version=self.version,
+                start=self.starts,
                 prepares=self.had_another,
             )
         )

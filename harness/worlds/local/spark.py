@@ -11,6 +11,7 @@ Must survive: what `harness.worlds.real.attempts` survives.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,6 +52,9 @@ class SparkQuery:
     def words(self) -> str:
         return str(self._query.status["message"])
 
+    def ask_to_end(self) -> None:
+        threading.Thread(target=self._query.stop, daemon=True).start()
+
     def stop(self) -> None:
         self._query.stop()
 
@@ -83,7 +87,7 @@ class SparkRun(AttemptsRun):
         send_whole(self.scenario)
         streams = SparkStreams(
             self.running,
-            self.config,
+            self.config_now,
             bootstrap=self.machine.bootstrap,
             state_dir=self.disk(0),
             checkpoint=self.directory / f"checkpoint-{self.topology.ordinal}",
@@ -97,6 +101,7 @@ class SparkRun(AttemptsRun):
                 self.token,
                 self.mutant,
                 self.version,
+                self.starts,
                 self.had_another,
             ),
         )

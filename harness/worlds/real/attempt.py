@@ -37,6 +37,7 @@ from harness.worlds.versions import named, part_in
 from scenarios import load, topologies
 from store import points
 from store.clock import SystemClock
+from store.errors import TaskHostError
 from store.points import Point
 from store.recovery.directory import StateDirectory
 from store.spark.host import LOCK_WAIT_S, Carried, Deployment, Order, Orders, TaskHost
@@ -57,11 +58,13 @@ class Hello(NamedTuple):
     """The name of the machine on which it runs."""
     version: int
     """Which version of the pipeline it runs. The task is named as in the first one."""
+    start: int
+    """Which start of a query has made it."""
 
     @classmethod
-    def of(cls, task: str, version: int = 0) -> Hello:
+    def of(cls, task: str, version: int = 0, start: int = 0) -> Hello:
         """What this process says."""
-        return cls(task, os.getpid(), socket.gethostname(), version)
+        return cls(task, os.getpid(), socket.gethostname(), version, start)
 
 
 class Line:
@@ -105,6 +108,8 @@ class LedHosts:
     mutant: str | None
     version: int
     """Which version of the pipeline they run."""
+    start: int
+    """Which start of a query makes them."""
     prepares: bool
     """Whether another version may have run before, whose stores and positions they take over."""
 
@@ -123,6 +128,9 @@ class LedHost:
         self._prepare: Callable[[], None] | None = None
         """What an incarnation has to do before it opens its task."""
         self._line: Line
+        self._led: Led | None = None
+        self._left = False
+        """Whether it was told to end."""
         self._planted = ExitStack()
         self._planted.enter_context(planted(made.mutant))
 
@@ -136,6 +144,9 @@ class LedHost:
                 prepare()
             return self._host.carry_out(orders)
         except Exception as error:
+            if self._leaves and isinstance(error, TaskHostError):
+                # In the middle of an order. What is processed is committed as it is closed.
+                raise
             self._end(how_it_ended(error, attempt=True), describe(error))
             raise
 
@@ -143,7 +154,17 @@ class LedHost:
         """Nothing happens but at points, and between two orders there is none."""
 
     def leave(self) -> None:
-        """An order is carried out to its end, which is a schedule's to say."""
+        """An order is carried out to its end, unless it is the schedule that has the query end."""
+        self._left = True
+        self._leave()
+
+    @property
+    def _leaves(self) -> bool:
+        return self._left and self._led is not None and self._led.stopping()
+
+    def _leave(self) -> None:
+        if self._leaves and self._host is not None:
+            self._host.leave()
 
     def close(self) -> None:
         try:
@@ -163,8 +184,8 @@ class LedHost:
         scenario = load(made.scenario)
         task = named(scenario, topology.task_id(partition), made.version)
         prefix = f"{application_id}-"
-        self._line = line = _HostLine(made.address, made.token, Hello.of(task, made.version))
-        led = Led(line.ask, prefix, task, line.incarnation)
+        self._line = line = _HostLine(made.address, made.token, Hello.of(task, made.version, made.start))
+        self._led = led = Led(line.ask, prefix, task, line.incarnation)
         parts = topologies(scenario, application_id, deployment.config, reordered=bool(made.version))
         watch = Watch.of(made.schedule, parts)
         # What is looked at has the names of the first version.
@@ -182,6 +203,7 @@ class LedHost:
                 observed,
                 questions if watch.queries else None,
             )
+            self._leave()
 
         if made.prepares:
             log, config = deployment.log(), deployment.config

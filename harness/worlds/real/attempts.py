@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import psutil
 
 from harness.faults import SkipError
 from harness.history import End, Ended, History
-from harness.schedule import Schedule
+from harness.schedule import Schedule, config_of
 from harness.worlds import cluster as clusters
 from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
 from harness.worlds.led import At, Finished, Message
@@ -36,7 +36,8 @@ from harness.worlds.real.attempt import Hello
 from harness.worlds.real.processes import SilentWorkerError
 from harness.worlds.real.run import Machine, RealRun
 from harness.worlds.versions import part_in
-from scenarios import Scenario, other_ordinals
+from scenarios import Scenario
+from store.config import StreamsConfig
 from store.streams.topology import Topology
 
 STOP_SECONDS = 120.0
@@ -60,6 +61,9 @@ class Query(Protocol):
 
     def words(self) -> str:
         """What it says that it is doing."""
+
+    def ask_to_end(self) -> None:
+        """Have it end in order, in the middle of a micro-batch too. Does not wait for that."""
 
     def stop(self) -> None:
         """End it."""
@@ -97,6 +101,9 @@ class _SparkRuntime:
     def ended(self, actor: Actor, reason: End) -> None:
         """Spark runs what has failed again, or gives it up."""
 
+    def asked_to_end(self, actor: Actor) -> None:
+        """Production tells the hosts of a query, and their next answer says the same."""
+
     def start_another(self, actor: Actor, host: int) -> None:
         raise AssertionError(f"the director knows that {actor} has no second host, {host}")
 
@@ -125,6 +132,8 @@ class AttemptsRun(RealRun):
         self._doomed: dict[Actor, bool] = {}
         """Those of them that were killed before: they die as soon as they are there. Whether state goes too."""
         self._versions: dict[Actor, int] = {}
+        self.starts = 0
+        """How many queries were started."""
         self._query: Query | None = None
         self._heard = time.monotonic()
 
@@ -171,7 +180,7 @@ class AttemptsRun(RealRun):
     def expect(self, actor: Actor) -> None:
         """Spark will run what was killed again by itself. The director knows the next incarnation already, for there is
         but one host for it."""
-        successor = self.director.started(actor.task, 0)
+        successor = self.director.started(actor.task, 0, self.changed.get(actor.task))
         if is_driver(actor.task):
             self.driver = successor
         else:
@@ -185,17 +194,49 @@ class AttemptsRun(RealRun):
     def running(self) -> Topology:
         """The sub-topology whose query runs, in the version that new processes run."""
         ordinal = self.topology.ordinal
-        return part_in(self.scenario, self.application_id, self.config, ordinal, self.version)
+        return part_in(self.scenario, self.application_id, self.config_now, ordinal, self.version)
 
-    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
-        assert kill, "the director knows that no query of Spark is asked to end"
-        if not other_ordinals(self.scenario):
-            raise SkipError("the pipeline has one version")
-        if self.driver is None or self.driver.life is not Life.RUNNING:
-            raise SkipError("there is no driver that could start another version")
-        self._dies_before = dies_before
-        self.version = 1 - self.version
-        self.had_another = True
+    @property
+    def config_now(self) -> StreamsConfig:
+        """The configuration that new processes have."""
+        return config_of(self.schedule, self.changed.get(self.tasks[0], {}))
+
+    def restart(
+        self,
+        actor: Actor,
+        fault: str,
+        version: int,
+        *,
+        kill: bool,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if self.restarting:
+            raise SkipError("all processes were asked to end before")
+        if self.driver is None or self._query is None or self.driver.life is not Life.RUNNING:
+            raise SkipError("there is no driver that could be started again")
+        if settings:
+            self.all_start_with(settings)
+        self.had_another |= version != self.version
+        self.version = version
+        if kill:
+            self._kill_all(actor, self.driver)
+            return
+        self.restarting = True
+        for attempt in list(self.attempts):
+            one = attempt.actor
+            if one is None:
+                self.drop(attempt)
+            elif one.life is Life.RUNNING:
+                one.stopping = True
+                if one is not actor and not is_driver(one.task):
+                    self.director.struck_too(one, fault)
+        self.driver.stopping = True
+        self._query.ask_to_end()
+
+    def go_on_restarting(self) -> None:
+        """The query starts again when it has ended as a whole."""
+
+    def _kill_all(self, actor: Actor, driver: Actor) -> None:
         for attempt in list(self.attempts):
             one = attempt.actor
             if one is None:
@@ -206,7 +247,6 @@ class AttemptsRun(RealRun):
             for one in expected:
                 one.life = Life.DEAD
             expected.clear()
-        driver = self.driver
         self._end_with_all(driver, actor)
         self.expect(driver)
 
@@ -285,15 +325,22 @@ class AttemptsRun(RealRun):
         ]
 
     def _query_until_rest(self) -> bool:
-        """Run the query of a sub-topology over all input that there is, as often as its driver is killed. Whether it
-        has come to its end."""
-        self.driver = self.director.started(f"{DRIVER}_{self.topology.ordinal}", 0)
+        """Run the query of a sub-topology over all input that there is, as often as its driver is killed, or asked to
+        end. Whether it has come to its end."""
+        name = f"{DRIVER}_{self.topology.ordinal}"
+        self.driver = self.director.started(name, 0, self.changed.get(name))
         while True:
             driver = self.driver
+            self.starts += 1
             self._query = query = self.start_query()
             self._serve(query)
-            if driver is self.driver:
+            asked, self.restarting = self.restarting, False
+            if driver is not self.driver:
+                continue
+            if not asked or query.error is not None:
                 break
+            self.director.ended(driver, End.DONE)
+            self.expect(driver)
         error = query.error
         if driver.life is Life.RUNNING:
             if error is None:
@@ -362,12 +409,15 @@ class AttemptsRun(RealRun):
                 attempt.process = self.process_of(attempt, hello)
             except psutil.NoSuchProcess:
                 return self.drop(attempt)
-            if self.driver is None or self.driver.life is not Life.RUNNING or hello.version != self.version:
+            ended = self.driver is None or self.driver.life is not Life.RUNNING or self.restarting
+            if ended or (hello.version, hello.start) != (self.version, self.starts):
                 # Started just before its job was given up.
                 return self.drop(attempt)
             expected = self._expected.get(hello.task)
             attempt.actor = (
-                expected.popleft() if expected else self.director.started(hello.task, self.host_of(hello))
+                expected.popleft()
+                if expected
+                else self.director.started(hello.task, self.host_of(hello), self.changed.get(hello.task))
             )
             self._versions[attempt.actor] = hello.version
             if attempt.actor in self._doomed:

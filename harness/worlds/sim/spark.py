@@ -4,7 +4,8 @@ The twin of what `store.spark` runs on, one query per sub-topology. A driver pla
 offset log, brings one order per partition with news, repeats those whose task host died, and writes the commit log
 when all are carried out. After a restart it runs an uncommitted batch again, over every partition. Task hosts keep
 their task open from one batch to the next; those that were paused, or overtaken, live on as zombies. All drivers and
-hosts may be killed at once, and another version of the pipeline goes on from the same logs.
+hosts may be killed at once, or asked to end in the middle of a batch, and another version of the pipeline, or the same
+one with other settings, goes on from the same logs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from collections.abc import Callable
 from functools import partial
 
 from harness.history import End
-from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.actors import (
+    DRIVER,
+    MOST_FAILURES,
+    Actor,
+    Life,
+    driver_of,
+    is_driver,
+    ordinal_of,
+    partition_of,
+)
 from harness.worlds.process import WatchedLog, describe, how_it_ended
 from harness.worlds.sim.relocation import MovedError
 from harness.worlds.sim.run import Process, SimRun
 from harness.worlds.versions import part_in
+from store.errors import TaskHostError
 from store.points import Point
 from store.spark.host import Order, Orders, TaskHost
 from store.streams.application import Application
@@ -42,14 +53,16 @@ class SparkRuntime:
         }
 
     def begin(self) -> None:
-        """Start the drivers; again where all were killed, for another version of the pipeline to begin."""
+        """Start the drivers; again where all processes have ended, for the pipeline to be started as it is now."""
         for name, driver in self.drivers.items():
             driver.ended(None)
             self._start_driver(name)
 
     def _start_driver(self, name: str) -> None:
         driver = self.drivers[name]
-        actor = self._run.director.started(name, 0)
+        if self._run.restarting:
+            return
+        actor = self._run.director.started(name, 0, self._run.changed.get(name))
         self._run.make(actor, driver.main)
         self.exits[actor] = driver.ended
         self._run.runnable.appendleft(actor)
@@ -61,6 +74,13 @@ class SparkRuntime:
 
     def ended(self, actor: Actor, reason: End) -> None:
         self.exits[actor](reason)
+
+    def asked_to_end(self, actor: Actor) -> None:
+        """A driver, in the middle of a batch too, or a task host has to see that it is to end."""
+        if is_driver(actor.task):
+            self.drivers[actor.task].hurry()
+        else:
+            self.drivers[driver_of(actor.task)].leave(actor)
 
     def start_another(self, actor: Actor, host: int) -> None:
         self.drivers[f"{DRIVER}_{ordinal_of(actor.task)}"].speculate(actor.task, host)
@@ -82,6 +102,8 @@ class Driver:
         """Task host → the batch that it carries out an order of."""
         self._idle: dict[str, list[Actor]] = {}
         """Task → the hosts that have it open, as far as they know, the one that was last at work first."""
+        self._hosts: dict[Actor, TaskHost] = {}
+        """What the processes of task hosts run, once they have begun."""
         self._actor: Actor | None = None
         self._error = ""
 
@@ -89,13 +111,11 @@ class Driver:
         """The driver's process. Started again after a kill, it goes on from the logs."""
         self._actor = process.actor
         self._error = ""
-        while True:
+        while not process.actor.stopping:
             if self._committed == len(self._offset_log):
                 plan = self._plan()
                 if not plan:
-                    if not process.idle():
-                        self._dismiss()
-                        return End.DONE, ""
+                    process.idle()
                     continue
                 self._offset_log.append(plan)
             process.reached(Point.BATCH_PLANNED)
@@ -103,8 +123,12 @@ class Driver:
             if self._error:
                 self._dismiss()
                 return End.FAILED, self._error
+            if self._open:
+                break
             process.reached(Point.BATCH_APPLIED)
             self._committed = len(self._offset_log)
+        self._dismiss()
+        return End.DONE, ""
 
     def _plan(self) -> Plan:
         """The next offset range of each partition that has one. Markers count as offsets, so it may be empty."""
@@ -126,12 +150,31 @@ class Driver:
         for task in sorted(tasks, key=partition_of, reverse=True):
             if not self._order(task):
                 self._launch(task, partition_of(task))
-        while self._open and not self._error:
+        while self._open and not self._error and not self._is_stopping:
             self._run.hub.switch()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._actor is not None and self._actor.stopping
+
+    def hurry(self) -> None:
+        """The driver looks whether it is to end."""
+        actor = self._actor
+        if actor is None or actor.life is not Life.RUNNING:
+            return
+        self._run.wake(actor)
+        if actor not in self._run.runnable:
+            self._run.runnable.append(actor)
+
+    def leave(self, actor: Actor) -> None:
+        """A task host is told to end: by its next look, in the middle of an order too."""
+        if actor in self._hosts:
+            self._hosts[actor].leave()
+        self._run.wake(actor)
 
     def speculate(self, task: str, host: int) -> None:
         """A second attempt of a task that still runs."""
-        if task in self._open:
+        if task in self._open and not self._run.restarting:
             self._launch(task, host)
 
     def _launch(self, task: str, machine: int) -> None:
@@ -140,7 +183,8 @@ class Driver:
         if place is None:
             self._error = f"no host is free for task {task}"
             return
-        actor = self._run.director.started(task, place)
+        actor = self._run.director.started(task, place, self._run.changed.get(task))
+        self._run.note_guarantee(actor)
         self._run.make(actor, self._host)
         self._exits[actor] = partial(self._host_ended, actor)
         self._bring(actor)
@@ -166,19 +210,29 @@ class Driver:
     def _host(self, process: Process) -> tuple[End, str]:
         """The process of a task host: it carries orders out, and keeps its task open between them, until told to go."""
         run, actor = self._run, process.actor
-        part = part_in(run.scenario, run.application_id, run.config, ordinal_of(actor.task), process.version)
+        config = run.config_for(actor)
+        part = part_in(run.scenario, run.application_id, config, ordinal_of(actor.task), process.version)
         topology = run.led(process, part)
         log = WatchedLog.around(run.log, process, run.watch)
-        host = TaskHost(Application.of(topology), run.config, log, process.storage, run.clock)
+        self._hosts[actor] = host = TaskHost(
+            Application.of(topology), config, log, process.storage, run.clock
+        )
         try:
-            run.prepare(process, run.config)
+            run.prepare(process, config)
+            if actor.stopping:
+                host.leave()
             while actor in self._orders:
                 ends = {
                     tp.topic: end
                     for tp, (_, end) in self._offset_log[self._orders[actor] - 1].items()
                     if tp.partition == partition_of(actor.task)
                 }
-                host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
+                try:
+                    host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
+                except TaskHostError:
+                    if not actor.stopping:
+                        raise
+                    break
                 if not self._carried_out(actor):
                     break
                 # No input wakes it up: an order does, or that it is asked to end.
@@ -208,6 +262,9 @@ class Driver:
     def _host_ended(self, actor: Actor, _: End | None) -> None:
         """A host has ended: in the middle of an order if it had one, or with its task open."""
         task = actor.task
+        self._hosts.pop(actor, None)
+        if self._is_stopping:
+            return
         batch = self._orders.pop(actor, None)
         if actor in self._idle.get(task, ()):
             self._idle[task].remove(actor)
@@ -243,6 +300,7 @@ class Driver:
                 actor.life = Life.DEAD
                 self._run.hosts[actor.host].release(actor.process)
                 self._run.forget(actor)
+                self._hosts.pop(actor, None)
         self._open = set()
         self._idle = {}
         self._orders = {}
