@@ -237,6 +237,9 @@ class Scenario(ABC):
     """About how much time lies between two input records."""
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
+    sliding_ms: ClassVar[int] = 0
+    """How long its sliding windows are; 0: it has none. Some schedules have all records at the beginning of time, and
+    no window starts before that."""
     retentions_ms: ClassVar[Mapping[str, int]] = {}
     """Store of windows or sessions → how long a row is kept after the time it begins, as worked out by hand where the
     DSL works it out for the pipeline. The reference has its tables keep rows so long, and those of other stores as long
@@ -613,6 +616,10 @@ def _check(scenario: Scenario, source: str) -> None:
     if type(scenario.time_step_ms) is not int or scenario.time_step_ms < 1:
         raise ScenarioError(
             f"{source}: time_step_ms is {scenario.time_step_ms!r}, it has to be a whole number of at least 1"
+        )
+    if type(scenario.sliding_ms) is not int or scenario.sliding_ms < 0:
+        raise ScenarioError(
+            f"{source}: sliding_ms is {scenario.sliding_ms!r}, it has to be a whole number of at least 0"
         )
     durations = scenario.durations_ms
     if not isinstance(durations, tuple) or not all(type(span) is int and span >= 0 for span in durations):

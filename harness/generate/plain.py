@@ -55,6 +55,10 @@ TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FE
 PARTITIONS = (2, 1, 3, 2, 1)
 """How many each input topic has, by turns: a world in which schedules are dear begins with several."""
 
+EARLY = len(PARTITIONS)
+"""One schedule in so many of a scenario with sliding windows has its input at the beginning of time: of those with one
+partition, as it takes several records of a key."""
+
 RESTARTED = 0.4
 """The share of the schedules without a theme that begin with restarts which have to find something."""
 
@@ -357,6 +361,8 @@ class _Generator:
             own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
             if own:
                 drawn = self._on(own, drawn)
+        if self._scenario.sliding_ms and self._index % EARLY == 1:
+            self._times = Times.EARLY
         self._settings = drawn
         self._partitions = max(self._partitions, self._scenario.least_partitions)
         items = self._input()

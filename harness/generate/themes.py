@@ -31,6 +31,8 @@ class Times(Enum):
     """There are few times, and each of them has many records."""
     STEADY = "steady"
     """Each record lets one of the last few expire, or nearly."""
+    EARLY = "early"
+    """All are at the beginning of time, in no order, several of them within each sliding window."""
 
 
 EDGES = 0.3
@@ -76,6 +78,11 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
             for _ in count():
                 now += random.choice((0, span // 8, span // 4, span // 4, span // 3))
                 yield max(1, now - random.choice((0, 0, 0, span // 4)))
+        case Times.EARLY:
+            size = scenario.sliding_ms or step
+            latest = random.choice((size, size, 2 * size, 3 * size))
+            for _ in count():
+                yield max(1, random.randrange(9) * latest // 8 + random.choice((0, 0, -1, 1)))
         case Times.FEW:
             few = [
                 now,

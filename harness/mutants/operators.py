@@ -9,6 +9,7 @@ _OPERATORS = "store.streams.dsl.operators"
 _SIDE = "store.streams.dsl.joins:JoinSide.bind"
 _WAITING = "store.streams.dsl.joins:Waiting"
 _SESSIONS = "store.streams.dsl.windowed:SessionAggregate.bind"
+_SLIDING = "store.streams.dsl.windowed:SlidingWindowAggregate.bind"
 
 MUTANTS = (
     Mutant(
@@ -40,6 +41,31 @@ MUTANTS = (
         OWN,
         "A record whose last partner may be of the stream time itself comes out alone at once.",
         (Edit(_SIDE, "if latest < now:", "if latest <= now:"),),
+    ),
+    Mutant(
+        "a-sliding-window-behind-a-record-takes-the-earliest",
+        OWN,
+        "The sliding window that begins after a record has what the earliest of the windows around it has.",
+        (
+            Edit(
+                _SLIDING,
+                "if right is None:\n                        right = agg, time\n",
+                "right = agg, time\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-early-sliding-window-behind-a-record-takes-the-earliest",
+        OWN,
+        "The sliding window that begins after a record before the first whole window has what the earliest of those "
+        "around it has.",
+        (
+            Edit(
+                _SLIDING,
+                "elif start <= timestamp:\n                    right = agg, time\n",
+                "elif start <= timestamp:\n                    right = right or (agg, time)\n",
+            ),
+        ),
     ),
     Mutant(
         "closed-sessions-are-joined",

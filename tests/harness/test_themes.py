@@ -16,9 +16,10 @@ from store.points import Point
 
 VERSIONS = load_all()["versioned_prices"]
 CATALOG = load_all()["catalog"]
+VISITS = load_all()["visits"]
 
 
-@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW, Times.STEADY])
+@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW, Times.STEADY, Times.EARLY])
 def test_times_are_the_same_for_the_same_seed_and_none_is_nought(shape: Times) -> None:
     made = [list(islice(times(shape, Random(3), VERSIONS), 50)) for _ in range(2)]
     assert made[0] == made[1]
@@ -39,6 +40,14 @@ def test_with_steady_times_records_expire_one_after_the_other() -> None:
     made = list(islice(times(Times.STEADY, Random(3), VERSIONS), 50))
     assert all(after - before < span for before, after in pairwise(made))
     assert made[-1] - made[0] > 5 * span
+
+
+def test_one_schedule_in_five_with_sliding_windows_begins_with_time_itself() -> None:
+    early = [generate(VISITS, 4, index) for index in range(1, 60, 5)]
+    size = VISITS.sliding_ms
+    assert all(max(item.timestamp for item in schedule.input) <= 3 * size + 1 for schedule in early)
+    within = [sum(item.timestamp < size for item in schedule.input) for schedule in early]
+    assert sum(number >= 4 for number in within) >= 6
 
 
 def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:

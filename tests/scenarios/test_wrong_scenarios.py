@@ -48,6 +48,7 @@ def scenario_file(directory: Path, text: str) -> str:
         (BALANCES.replace(NAME, f"{NAME}\n    runtimes = ()"), r"runtimes is \(\)"),
         (BALANCES.replace(NAME, f'{NAME}\n    runtimes = ("flink",)'), "runtimes is"),
         (BALANCES.replace(NAME, f"{NAME}\n    time_step_ms = 0"), "time_step_ms is 0"),
+        (BALANCES.replace(NAME, f"{NAME}\n    sliding_ms = -1"), "sliding_ms is -1"),
         (BALANCES.replace(NAME, f'{NAME}\n    durations_ms = ("5",)'), "durations_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = (5, -1)"), "durations_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = 5"), "durations_ms is 5"),
