@@ -13,10 +13,11 @@ go of such sums, with the headers of the last record of each. Keyed by visitor a
 how many visits with a large number there were in each window of 20 s, one of which begins every 8 s; by the times of
 these alone. In `rolled` the visits that were no more than 10 s apart, in windows that end with a visit or begin after
 one, each once, when it is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in
-`final` what `suppress` has let go of that: the last of each. Such sums of sessions are grouped by the last letter of
-the visitor as well, which goes by a repartition topic to the second sub-topology: keyed by that letter, in `together`
-is the sum of all of them, those that have ended among them. A visit that comes when the window that ends with it is
-closed is not in those that are made later, as in Kafka Streams.
+`final` what `suppress` has let go of that: the last of each. In `emptied` the same windows as in `rolling`, but a visit
+with a small number empties those that it is in: null, and the next one makes them anew. Such sums of sessions are
+grouped by the last letter of the visitor as well, which goes by a repartition topic to the second sub-topology: keyed
+by that letter, in `together` is the sum of all of them, those that have ended among them. A visit that comes when the
+window that ends with it is closed is not in those that are made later, as in Kafka Streams.
 
 What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
 counts; what ended first comes first, and then what began first. All others go by the largest time of the records that
@@ -56,12 +57,13 @@ ADVANCE_MS = 8_000
 HOP_GRACE_MS = 5_000
 APART_MS = 10_000
 ROLL_GRACE_MS = 12_000
+RETENTION_MS = 86_400_000
 GOING, SUMS, HOPS, CLOCK = "going", "session-sums", "hop-counts", "clock"
-ROLLING, CHANGING, HELD = "rolling", "changing", "final-store"
+ROLLING, CHANGING, HELD, EMPTIED = "rolling", "changing", "final-store", "emptied"
 OVER, OVER_HELD = "over-sums", "over-store"
 TOGETHER, LETTERS = "together-sums", "letters-repartition"
 NOW, NOW_LARGE = "now", "now-large"
-LARGE = 7
+LARGE, SMALL = 7, 2
 
 Visit = list[int]
 """Time and number."""
@@ -90,6 +92,10 @@ def append(_visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit]:
 
 def insert(_visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit]:
     return sorted([*visits, visit])
+
+
+def insert_or_empty(visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit] | None:
+    return insert(visitor, visit, visits) if visit[1] > SMALL else None
 
 
 def one_after_the_other(_visitor: str, visits: list[Visit], later: list[Visit]) -> list[Visit]:
@@ -146,8 +152,9 @@ class Scenario(scenarios.Scenario):
         **dict.fromkeys((GOING, SUMS, OVER), 2 * GAP_MS + SESSION_GRACE_MS + 1),
         **dict.fromkeys((ROLLING, CHANGING), 3 * APART_MS + ROLL_GRACE_MS + 2),
         HOPS: SIZE_MS + HOP_GRACE_MS,
+        EMPTIED: RETENTION_MS,
     }
-    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling", "together"})
+    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling", "emptied", "together"})
     changes: ClassVar[frozenset[str]] = frozenset({LETTERS})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
@@ -200,6 +207,12 @@ class Scenario(scenarios.Scenario):
         changing.to_stream(window_of).to(f"{application_id}-rolling", key_serde=StrSerde())
         final = changing.suppress(Suppressed.until_window_closes().with_name("final"))
         final.to_stream(window_of).to(f"{application_id}-final", key_serde=StrSerde())
+        # What came and went in a cache does not come to the store, which goes by the times of what does.
+        kept = Materialized(EMPTIED).with_retention(RETENTION_MS)
+        emptied = grouped.windowed_by(near).aggregate(
+            list, insert_or_empty, materialized=kept, name=long("emptied")
+        )
+        emptied.to_stream(window_of).to(f"{application_id}-emptied", key_serde=StrSerde())
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -303,48 +316,65 @@ class Scenario(scenarios.Scenario):
         return outputs
 
     def _rolled(self, state: State, record: InputRecord, before: int, now: int) -> list[Output]:
-        rolling, time, key = state[ROLLING], record.timestamp, record.key
-        wait = ROLL_GRACE_MS + APART_MS
-        closed = rolling.fetch_range(None, None, before - wait, now - wait - 1)
+        wait, key = ROLL_GRACE_MS + APART_MS, record.key
+        closed = state[ROLLING].fetch_range(None, None, before - wait, now - wait - 1)
         outputs = [
             Output("rolled", f"{of}@{start}", visits, latest, record.headers)
             for of, start, (visits, latest) in sorted(closed, key=itemgetter(1))
         ]
+        self._roll(state[ROLLING], record, now)
+        for start, visits, latest in self._roll(state[CHANGING], record, now):
+            outputs.append(Output("rolling", f"{key}@{start}", visits, latest, record.headers))
+            waits = [start + APART_MS, latest, as_json(record.headers), None, visits]
+            state[HELD][f"{key} {start:015}"] = waits
+        outputs += [
+            Output("emptied", f"{key}@{start}", visits, latest, record.headers)
+            for start, visits, latest in self._roll(
+                state[EMPTIED], record, now, empties=record.value <= SMALL
+            )
+        ]
+        return [*outputs, *self._final(state, now)]
+
+    def _roll(
+        self, windows: Any, record: InputRecord, now: int, *, empties: bool = False
+    ) -> list[tuple[int, list[Visit] | None, int]]:
+        """The windows that a visit changes, in order: start, visits and latest time. `empties`: it empties those that
+        it is in."""
+        wait, time, key = ROLL_GRACE_MS + APART_MS, record.timestamp, record.key
         if time + 1 + wait <= now:
-            return outputs
-        visit = [time, record.value]
-        held = dict(rolling.fetch(key, max(0, time - 2 * APART_MS), time + 1))
+            return []
+
+        def with_it(visits: list[Visit]) -> list[Visit] | None:
+            return None if empties else sorted([*visits, [time, record.value]])
+
+        held = dict(windows.fetch(key, max(0, time - 2 * APART_MS), time + 1))
         over = [value for start, value in held.items() if start + APART_MS < time]
         inside = [start for start in held if start <= time <= start + APART_MS]
-        made = {start: sorted([*held[start][0], visit]) for start in inside}
-        after: list[Visit] = []
+        made = {start: (with_it(held[start][0]), max(held[start][1], time)) for start in inside}
         left = max(0, time - APART_MS)
         ends_at = held[left][1] if left in held else -1
+        new, later = [], []
         if ends_at < time or time < APART_MS:
             # What earlier windows have of the visits before this one is all that is known of these.
             previous = over[-1][1] if over else ends_at if ends_at < time else -1
             if previous >= 0 and previous + 1 not in held and time <= previous + APART_MS:
-                made[previous + 1] = [visit]
+                made[previous + 1] = with_it([]), time
+                new.append(previous + 1)
             if left not in held:
-                made[left] = sorted([*(over[-1][0] if over and over[-1][1] >= left else []), visit])
+                made[left] = with_it(over[-1][0] if over and over[-1][1] >= left else []), time
+                new.append(left)
             if time + 1 not in held and inside and held[inside[-1]][1] > time:
-                after = held[inside[-1]][0]
-        new = [start for start in made if start not in held]
-        later = [time + 1] if after else []
+                made[time + 1] = held[inside[-1]]
+                later.append(time + 1)
         if time < APART_MS:
             changed = [*filter(None, inside), *later, *filter(None, new), 0]
         else:
             changed = [*reversed(inside), *new, *later]
-        made[time + 1] = after
-        for start in changed:
-            if start == time + 1 or start + wait >= now:
-                visits, latest = made[start], made[start][-1][0]
-                rolling.put(key, [visits, latest], start)
-                state[CHANGING].put(key, [visits, latest], start)
-                outputs.append(Output("rolling", f"{key}@{start}", visits, latest, record.headers))
-                waits = [start + APART_MS, latest, as_json(record.headers), None, visits]
-                state[HELD][f"{key} {start:015}"] = waits
-        return [*outputs, *self._final(state, now)]
+        kept = [start for start in changed if start == time + 1 or start + wait >= now]
+        for start in kept:
+            visits, latest = made[start]
+            windows.put(key, [visits, latest] if visits else None, start)
+        return [(start, *made[start]) for start in kept]
 
     def _final(self, state: State, now: int) -> list[Output]:
         """What is not held back any more."""

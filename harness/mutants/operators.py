@@ -68,6 +68,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-window-whose-deletion-is-held-back-is-there",
+        OWN,
+        "A sliding window that is deleted in a cache is found as the store still has it.",
+        (Edit("store.streams.dsl.record_cache:WindowTable.windows", "rows.pop(start, None)", "pass"),),
+    ),
+    Mutant(
         "closed-sessions-are-joined",
         OWN,
         "A late record joins a session that is closed, and whose result is out.",
