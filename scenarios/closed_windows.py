@@ -8,8 +8,9 @@ they take late records for 15 s more.
 Output, keyed by the input's key and the window's start, as in `ann@30000`: the values of the window in the order in
 which they came, with the latest time of them. It comes with the first record whose time closes the window, of any key
 of the partition, and before that record counts; the oldest window first, and of those the first key. A window that is
-not closed yet has no output. In `windows` the same, keyed by the window itself, as the DSL writes it: all windows of a
-key are in the partition of the key. To the reference that is the input's key, and start and values.
+not closed yet has no output. A processor that the number 0 comes to leaves nothing but that number in the latest of its
+windows, while the store has it. In `windows` the same, keyed by the window itself, as the DSL writes it: all windows of
+a key are in the partition of the key. To the reference that is the input's key, and start and values.
 
 In `weighed`, keyed alike: the odd numbers of a window less the even ones, null where that is nothing, with each of
 them, or what several have made of it by a commit. These windows are 20 s long, one begins when the other ends, and
@@ -32,6 +33,7 @@ from typing import Any, ClassVar
 import scenarios
 from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_record
 from store.serdes import JsonSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Windowed
 from store.streams.dsl import EmitStrategy, Materialized, StreamsBuilder, TimeWindows
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
@@ -46,15 +48,20 @@ RETENTION_MS = 86_400_000
 
 
 class Clocks:
-    """A processor that hands records on, and keeps the largest time of odd and of even numbers."""
+    """A processor that hands records on, and keeps the largest time of odd and of even numbers. What it writes to
+    `COLLECTED` comes there past the aggregate."""
 
     def init(self, context: FixedKeyContext) -> None:
         self.context = context
         self.store = context.store(CLOCKS)
+        self.windows = context.store(COLLECTED)
 
     def process(self, record: StreamRecord) -> None:
         kind = kind_of(record.value)
         self.store.put(kind, max(self.store.get(kind) or 0, record.timestamp))
+        start = record.timestamp // ADVANCE_MS * ADVANCE_MS
+        if record.value == 0 and (found := self.windows.fetch(record.key, start)) is not None:
+            self.windows.put(record.key, ValueAndTimestamp([0], found.timestamp), start)
         self.context.forward(record.value)
 
 
@@ -108,7 +115,7 @@ class Scenario(scenarios.Scenario):
         )
         collected.to_stream(name_of).to(f"{application_id}-output", key_serde=StrSerde())
         collected.to_stream().to(f"{application_id}-windows")
-        numbers = stream.filter(is_number).process_values(Clocks, CLOCKS)
+        numbers = stream.filter(is_number).process_values(Clocks, CLOCKS, COLLECTED)
         odd, even = (some.group_by_key() for some in (numbers.filter(is_odd), numbers.filter_not(is_odd)))
         both = odd.cogroup(plus).cogroup(even, minus)
         shared = both.windowed_by(TimeWindows.of_size_and_grace(SIZE_MS, WEIGHED_GRACE_MS))
@@ -143,6 +150,9 @@ class Scenario(scenarios.Scenario):
             if start >= 0 and start > now - closes:
                 values, latest = windows.get(record.key, start) or ([], -1)
                 windows.put(record.key, [[*values, record.value], max(latest, time)], start)
+        start = time - time % ADVANCE_MS
+        if record.value == 0 and (found := windows.get(record.key, start)) is not None:
+            windows.put(record.key, [[0], found[1]], start)
         return [*outputs, *self._weighed(state, record)]
 
     def _weighed(self, state: State, record: InputRecord) -> list[Output]:

@@ -67,6 +67,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "windows-that-are-known-are-forgotten-when-others-write",
+        OWN,
+        "Who writes past an aggregate has it forget which windows are closed next, and not look for them again.",
+        (Edit(f"{_UNCLOSED}.closed", "self._known_until = before", "pass"),),
+    ),
+    Mutant(
         "expired-rows-in-ranges",
         OWN,
         "Ranges show rows that have expired, as long as their segment is there.",
