@@ -71,6 +71,19 @@ MUTANTS = (
         oracle="queries",
     ),
     Mutant(
+        "merged-positions-go-back",
+        OWN,
+        "A position that is merged with an earlier one is the earlier one.",
+        (
+            Edit(
+                "store.query.position:Position.merge",
+                "max(offset, merged.get(tp, offset))",
+                "offset",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
         "uncommitted-position-behind-its-data",
         OWN,
         "An answer at READ_UNCOMMITTED has the position of the last commit.",

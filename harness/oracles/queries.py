@@ -3,7 +3,8 @@ answer's own position, in the store's order, complete and of one commit.
 
 At READ_COMMITTED that is a committed state: the last one when the query began, or a later one where it is asked slowly;
 at READ_UNCOMMITTED the state with everything that the task had processed then. An iterator that is held open goes on
-showing its moment. A bound is respected both ways. A store without transactions has nothing to keep uncommitted writes
+showing its moment. A bound is respected both ways. A client that merges the positions of its answers, of all stores and
+at both levels, is as far as the furthest of them. A store without transactions has nothing to keep uncommitted writes
 apart with: there READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process
 that reads such a store in its files finds the stream time there as of the last commit: to it, what has expired since
 may still be there. A table of the DSL with a record cache has what was committed, and of any row it may have what was
@@ -52,6 +53,7 @@ REFUSALS = {
     "uncommitted data of another process": "ProtocolError",
     "a value without its time": "the value",
     "how many entries there are": "as many as are there",
+    "how far all answers are together": "as far as the furthest",
 }
 """What is asked that has no answer, and the reason for it; and what else is asked, and the answer."""
 

@@ -25,6 +25,7 @@ from store.points import Point
 from store.query import (
     KeyQuery,
     MultiVersionedKeyQuery,
+    Position,
     PositionBound,
     QueryIterator,
     RangeQuery,
@@ -117,6 +118,9 @@ class Questions:
         self._instance = instance
         self._counts = counts
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
+        self._told = Position()
+        """What a client keeps of the answers of all stores, merged in the order in which they came."""
+        self._furthest: dict[TopicPartition, int] = {}
         self._open: list[_Open] = []
         self._processed = 0
         self._threads: list[greenlet] = []
@@ -240,7 +244,9 @@ class Questions:
         if result.is_failure:
             return self._report(_failed(answer, f"{result.failure_reason}: {result.failure_message}"))
         if not asked.slow:
-            answer = msgspec.structs.replace(answer, refused=self._refused(store, parameters, question))
+            refused = self._refused(store, parameters, question)
+            refused["how far all answers are together"] = self._together(everywhere.position)
+            answer = msgspec.structs.replace(answer, refused=refused)
         rows = self._rows(supplier, asked, _peeked(result.result))
         held = _Open(answer, [], rows, self._processed + asked.hold)
         if not asked.hold:
@@ -305,6 +311,13 @@ class Questions:
                 lambda: ask_store(store, question, isolation=uncommitted)
             )
         return refused
+
+    def _together(self, position: Position) -> str:
+        """How far a client has come that merges the positions of its answers, of which one may be behind another."""
+        self._told = self._told.merge(position)
+        for tp, offset in position.items():
+            self._furthest[tp] = max(offset, self._furthest.get(tp, offset))
+        return "as far as the furthest" if self._told == self._furthest else repr(self._told)
 
     def _asked(self, asked: Query, store: Any) -> Any:
         """The store that the query is put to; None where it is not open."""
