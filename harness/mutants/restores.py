@@ -67,6 +67,18 @@ MUTANTS = (
         oracle="restore",
     ),
     Mutant(
+        "restored-stores-keep-their-positions",
+        OWN,
+        "A restored store that knows all its inputs keeps the position that it had before the restore.",
+        (
+            Edit(
+                "store.streams.task:Task._restore",
+                "if held[name] == position:",
+                "if held[name].keys() == position.keys():",
+            ),
+        ),
+    ),
+    Mutant(
         "restore-reads-uncommitted",
         OWN,
         "Restoring applies the records of aborted transactions.",
