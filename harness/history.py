@@ -176,6 +176,7 @@ class Replayed(msgspec.Struct, frozen=True, tag="replayed", gc=False):
     store: str
     first: int
     """The offset of the first of them."""
+    last: int
     records: int
 
 

@@ -67,6 +67,19 @@ MUTANTS = (
         oracle="restore",
     ),
     Mutant(
+        "a-log-cut-under-a-restore-is-gone-on-with",
+        OWN,
+        "A restore behind which retention has cut the log goes on where that begins now.",
+        (
+            Edit(
+                f"{_RESTORE}:restore",
+                "place.position = decide_at(bounds).first_offset()",
+                "place.position = bounds.earliest",
+            ),
+        ),
+        oracle="restore",
+    ),
+    Mutant(
         "restored-stores-keep-their-positions",
         OWN,
         "A restored store that knows all its inputs keeps the position that it had before the restore.",

@@ -4,12 +4,18 @@ the store was left and replays the difference alone, or sets the store aside and
 What is replayed is what was read of the changelog, and a store is set aside when it is renamed: both are seen from
 outside of the code under test. A start after a fault that had a store found corrupt is not judged. A listener is told
 of what was read, and a store whose rows were found damaged, or a copy, is set aside.
+
+A store that is continued misses no record between what it holds and what it is given next. Cleaning leaves the last
+record of each key, if that is no deletion. So where the last one of a key was committed to the changelog and is not
+given, retention has cut the log there, and it cuts a log from its beginning: all in the gap is gone, deletions too, and
+what they deleted would stay in the store. One that is made anew of what is left lacks no more than what has expired.
+Stores of versions are left out: their rows are told apart by time, which cleaning does not look at.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.faults import FAULTS, Capability, Occasion
 from harness.history import (
@@ -17,6 +23,7 @@ from harness.history import (
     Injected,
     Listened,
     Reached,
+    Row,
     SetAside,
     Started,
     StateObserved,
@@ -127,6 +134,14 @@ def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] |
             "set aside",
             "continued",
         )
+    missed = None if restart.store in evidence.versioned else _missed(rows, restart)
+    if missed is not None:
+        return (
+            f"was continued, though it was never given the record of {missed.key!r} at offset {missed.offset} of its "
+            "changelog, which retention has taken: deletions beside it are gone as well",
+            "set aside",
+            "continued",
+        )
     beyond = sum(row.offset >= restart.held for row in rows)
     if restart.alone and restart.end is not None and restart.away_ms is not None and limit is not None:
         lacks = sum(restart.held <= row.offset < restart.end for row in rows)
@@ -149,6 +164,23 @@ def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] |
     if number > beyond:
         return f"replayed {number} records of its changelog, of which {beyond} lie beyond it", beyond, number
     return None
+
+
+def _missed(rows: Sequence[Row], restart: Restart) -> Row | None:
+    """The first record that a store should have been given and was not, see above."""
+    if not any(restart.gaps):
+        return None
+    last = {row.key: row for row in rows}
+    return next(
+        (
+            row
+            for row in rows
+            if row.value is not None
+            and last[row.key] is row
+            and any(row.offset in gap for gap in restart.gaps)
+        ),
+        None,
+    )
 
 
 def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> bool:

@@ -163,6 +163,10 @@ class _Life(msgspec.Struct):
     opened_ms: dict[str, int] = {}
     replayed: dict[str, tuple[int, int]] = {}
     """Store → least offset, and number, of the records it was given since it was opened, or made anew."""
+    read_to: dict[str, int] = {}
+    """Store → the offset behind the last of these."""
+    gaps: dict[str, list[range]] = {}
+    """Store → the offsets between two of these batches."""
     aside: set[str] = set()
 
     def is_empty(self, store: str) -> bool:
@@ -192,6 +196,8 @@ class Restart(msgspec.Struct, frozen=True):
     """Whether a start that came to nothing may have brought it further than `held`."""
     replayed: tuple[int, int] | None
     """Least offset, and number, of those that were; None if none were."""
+    gaps: tuple[range, ...]
+    """Offsets that lie between what it held, or was given, and what it was given next, or the end."""
     set_aside: bool
     found: bool
     """Whether the store held any rows that a reader can see."""
@@ -304,6 +310,7 @@ class Starts:
             self._newest[event.task] = event.incarnation
             life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
             life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
+            life.read_to, life.gaps = {}, {}
         elif point is _CLOSED and life.stage is _Stage.RUNNING:
             if life.transaction is _Transaction.BEGUN:
                 self._die(event.incarnation, sure=True)
@@ -430,6 +437,10 @@ class Starts:
                 self._disk(event.task, life.host, event.store).current_ms = self._now_ms
             first, number = life.replayed.get(event.store, (event.first, 0))
             life.replayed[event.store] = min(first, event.first), number + event.records
+            read_to = life.read_to.get(event.store, event.first)
+            if event.first > read_to:
+                life.gaps.setdefault(event.store, []).append(range(read_to, event.first))
+            life.read_to[event.store] = max(read_to, event.last + 1)
 
     def _set_aside(self, index: int, event: SetAside) -> Iterator[Restart]:
         disk = self._disk(event.task, event.host, event.store)
@@ -440,6 +451,8 @@ class Starts:
                 yield self._restart(index, life, event.store, kind, None, set_aside=True)
             life.aside.add(event.store)
             life.replayed.pop(event.store, None)
+            life.read_to.pop(event.store, None)
+            life.gaps.pop(event.store, None)
         # A copy is followed from then on, and nobody tells up to when.
         disk.left, disk.held, disk.current_ms = Left.NOTHING, 0, None if life is None else self._now_ms
 
@@ -465,8 +478,9 @@ class Starts:
         if restored and life.stage is _Stage.STARTING:
             for store, kind in life.kinds.items():
                 if kind is not _IN_MEMORY and store in life.opened and store in event.stores:
-                    if store not in life.aside and not life.excused:
-                        yield self._restart(index, life, store, kind, event, alone=known)
+                    if not life.excused:
+                        restart = self._restart(index, life, store, kind, event, alone=known)
+                        yield restart if store not in life.aside else _anew(restart)
                     self._restored(life, store, kind)
             life.stage = _Stage.RUNNING
         for store, image in event.stores.items():
@@ -516,6 +530,12 @@ class Starts:
         # An offset beside an empty store is never believed: it may be that of another one.
         held = disk.held if must is _DIFFERENCE and image.rows else 0
         then_ms = life.opened_ms[store]
+        replayed = life.replayed.get(store)
+        gaps = list(life.gaps.get(store, ()))
+        if own is not None and image.rows and replayed is not None and store not in life.aside:
+            gaps.append(range(own + 1, replayed[0]))
+        if alone and restored is not None and replayed is not None:
+            gaps.append(range(life.read_to[store], restored.ends.get(store, 0)))
         return Restart(
             index,
             life.task,
@@ -525,7 +545,8 @@ class Starts:
             taker,
             held if own is None else own + 1,
             disk.further,
-            life.replayed.get(store),
+            replayed,
+            tuple(gaps),
             set_aside,
             bool(image.rows),
             own,
@@ -536,6 +557,13 @@ class Starts:
             self._cleaned,
             alone,
         )
+
+
+def _anew(restart: Restart) -> Restart:
+    """A start that has set the store aside, of which that was shown before: what is left is how it was made anew."""
+    return msgspec.structs.replace(
+        restart, must=Must.ANYTHING, held=0, replayed=None, found=False, own_offset=None
+    )
 
 
 NOTED: tuple[type[Event] | Point, ...] = (

@@ -90,6 +90,7 @@ class ReplayedRecords(NamedTuple):
 
     store: str
     first: int
+    last: int
     records: int
 
 
@@ -307,8 +308,8 @@ class Led:
         self._processing = {topic: record.offset}
         self._ask(Processing(topic, record.offset))
 
-    def replayed(self, store: str, first: int, records: int) -> None:
-        self._ask(ReplayedRecords(store, first, records))
+    def replayed(self, store: str, first: int, last: int, records: int) -> None:
+        self._ask(ReplayedRecords(store, first, last, records))
 
     def looked(self, topic: str, *, found: bool) -> None:
         """Told to nobody."""

@@ -67,8 +67,8 @@ class Control(Protocol):
     def processing(self, record: Record) -> None:
         """The processing function is about to be called, where records or stores are watched."""
 
-    def replayed(self, store: str, first: int, records: int) -> None:
-        """The process was given so many records of the store's changelog, the first one at that offset."""
+    def replayed(self, store: str, first: int, last: int, records: int) -> None:
+        """The process was given so many records of the store's changelog, from one of these offsets to the other."""
 
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         """The process was given these records of one of several inputs of a task, and whether there may be more."""
@@ -621,7 +621,8 @@ class _ToldReader(_Watching):
         fetch = self._read(tp, offset, max_records, isolation)
         if fetch.records and tp.topic in self._changelogs:
             store = self._changelogs[tp.topic]
-            self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
+            records = fetch.records
+            self._control.replayed(store, records[0].offset, records[-1].offset, len(records))
         if tp.topic in self._merged:
             self._control.handed(tp, fetch.records, more=fetch.more)
         if tp.topic in self._inputs:

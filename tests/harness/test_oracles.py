@@ -854,7 +854,7 @@ def test_restoring_more_than_the_difference_is_found(
         Started("0_0", 1, 1),
         *reached(Point.PRODUCER_READY, incarnation=1),
         at(Moment.OPENED, states[offset], offset, offset, incarnation=1, host=1),
-        *((Replayed("0_0", 1, "accounts", first, records),) if records else ()),
+        *((Replayed("0_0", 1, "accounts", first, first + records - 1, records),) if records else ()),
         at(Moment.RESTORED, {"bob": 3}, 2, 2, incarnation=1, host=1),
         Ended("0_0", 1, End.DONE),
     ]
@@ -906,7 +906,7 @@ def restarted(life: Life, settings: Mapping[str, Any], *found: Event) -> set[str
     return {finding.sentence for finding in ORACLES["restore"](evidence)}
 
 
-ASIDE = (SetAside("0_0", 1, 0, "accounts"), Replayed("0_0", 1, "accounts", 0, 3))
+ASIDE = (SetAside("0_0", 1, 0, "accounts"), Replayed("0_0", 1, "accounts", 0, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -933,7 +933,7 @@ def test_a_start_makes_of_a_store_what_the_table_says(
 
 
 def test_a_start_that_reads_from_an_offset_of_long_ago_is_found() -> None:
-    (sentence,) = restarted(Life(DIRECT, IN_ORDER), DIRECT, Replayed("0_0", 1, "accounts", 1, 2))
+    (sentence,) = restarted(Life(DIRECT, IN_ORDER), DIRECT, Replayed("0_0", 1, "accounts", 1, 2, 2))
     assert "replayed its changelog from offset 1" in sentence
 
 
@@ -953,7 +953,7 @@ def test_a_store_that_lacks_records_after_a_long_absence_must_not_be_continued(d
         Started("0_0", 1, 0),
         *reached(Point.PRODUCER_READY, incarnation=1),
         at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=1),
-        Replayed("0_0", 1, "accounts", 1, 2),
+        Replayed("0_0", 1, "accounts", 1, 2, 2),
         msgspec.structs.replace(at(Moment.RESTORED, {"bob": 3}, 2, 2, incarnation=1), ends={"accounts": 4}),
     )
     evidence = Evidence(BALANCES, schedule, [*events, RIGHT], RIGHT)

@@ -425,9 +425,9 @@ class _Control(SystemThreads):
         if self.led is not None:
             self.led.processing(record)
 
-    def replayed(self, store: str, first: int, records: int) -> None:
+    def replayed(self, store: str, first: int, last: int, records: int) -> None:
         if self.led is not None:
-            self.led.replayed(store, first, records)
+            self.led.replayed(store, first, last, records)
 
     def set_aside(self, store: str) -> None:
         if self.led is not None:

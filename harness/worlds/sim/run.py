@@ -393,8 +393,8 @@ class Process:
             self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
         self._processing = {topic: record.offset}
 
-    def replayed(self, store: str, first: int, records: int) -> None:
-        self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
+    def replayed(self, store: str, first: int, last: int, records: int) -> None:
+        self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, last, records))
         self.listener.read(store, records)
 
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
