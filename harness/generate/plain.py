@@ -43,6 +43,9 @@ SHAPED_RECORDS = 6
 WIDE = 40
 """One schedule in so many is wide: it has more records and more keys, and commits them all at once or nearly so."""
 
+CUT = 24
+"""One schedule in so many of a pipeline with windows begins with a restore whose changelog is cut meanwhile."""
+
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
 
@@ -390,6 +393,10 @@ class _Generator:
             steps = [*self._damage(self._task()), *steps]
         if self._asked is not None:
             steps = [*self._begin(self._asked), *steps]
+        elif self._index % CUT == CUT // 2 and self._scenario.durations_ms and self._parts.stores:
+            # By turns, so that whatever else is drawn stays as it is.
+            drawn = {**drawn, "restore.batch.records": 1, "commit.records": 1}
+            steps = [*self._cut_under_a_restore(items[0].partition), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(
             scenario=self._scenario.reference_name,
@@ -412,6 +419,17 @@ class _Generator:
         threads = {"num.stream.threads": 2} if random.random() < THREADS else {}
         replaced = random.random() < REPLACED
         return replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
+
+    def _cut_under_a_restore(self, partition: int) -> list[Step]:
+        """A restore from nothing stands still after its first batch, until retention has taken the next ones."""
+        turn = self._index // CUT
+        ordinal, _ = self._parts.stores[turn % len(self._parts.stores)]
+        task = f"{ordinal}_{partition}"
+        return [
+            Step("wipe", task=task, wait=3 + turn % 3),
+            Step("pause", task=task, at=Point.RESTORE_BATCH),
+            Step("long_absence", task=task, amount=FAULTS["long_absence"].amount[-1]),
+        ]
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:
         """The settings with stores of a mechanism."""
