@@ -1,8 +1,8 @@
 """Pipelines under test: what each does, its input, and a reference that says in plain Python what must come out.
 
-A scenario speaks JSON to the harness: keys are strings, the empty one for none, values any JSON, None a deletion. On
-the wire a key is UTF-8 and a value is compact JSON, so that a schedule file can be read and edited by hand. Topics are
-named without the application id.
+A scenario speaks JSON to the harness: keys are strings, the empty one for none and `EMPTY` for one of no bytes, values
+any JSON, None a deletion. On the wire a key is UTF-8 and a value is compact JSON, so that a schedule file can be read
+and edited by hand. Topics are named without the application id.
 
 A scenario of this package is found by being here. One of your own is a Python file, or a module, with a `SCENARIO`:
 `crashproof run path/to/my_scenario.py` and `crashproof run my_package.my_module:SCENARIO` take it. What it imports may
@@ -81,6 +81,8 @@ class InputRecord(NamedTuple):
 
 KEYLESS = ""
 """The key of a record that has none, in an input too. An output without one may be in any partition."""
+EMPTY = "\0"
+"""The key of no bytes, which is a key as any other."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +341,7 @@ class Scenario(ABC):
     def decode_key(self, store: str, key: bytes) -> str:  # noqa: ARG002 - the default is for every store
         """The name of a row of a key-value store, as the reference has it; names have to be in the order of the keys.
         Text unless a scenario says otherwise. Raises ValueError for what cannot be one."""
-        return key.decode()
+        return decode_key(key)
 
     def decode(self, store: str, value: bytes) -> Json:  # noqa: ARG002 - the default is for every store
         """The value of a row of a store, as the reference writes it; JSON unless a scenario says otherwise. Raises
@@ -407,7 +409,12 @@ def other_ordinals(scenario: Scenario) -> Mapping[int, int]:
 
 
 def encode_key(key: str) -> bytes:
-    return key.encode()
+    return b"" if key == EMPTY else key.encode()
+
+
+def decode_key(key: bytes) -> str:
+    """The inverse; raises ValueError on anything else."""
+    return key.decode() or EMPTY
 
 
 def encode_value(value: Json) -> bytes | None:
@@ -437,10 +444,8 @@ def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
-    """The inverse of the two above; raises ValueError on anything else. A key that is empty is not the same as none."""
-    if key == b"":
-        raise ValueError("a record with an empty key")
-    return KEYLESS if key is None else key.decode(), None if value is None else msgspec.json.decode(value)
+    """Key and value of a record; raises ValueError on anything else. A key that is empty is not the same as none."""
+    return KEYLESS if key is None else decode_key(key), None if value is None else msgspec.json.decode(value)
 
 
 def words_of(error: BaseException) -> str:

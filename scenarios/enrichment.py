@@ -1,7 +1,7 @@
 """Orders with the names of their customers, by the DSL: a stream beside a global table, which every worker has whole.
 
 Input: to `customers`, keyed by customer, a name, null when there is no such customer any more, and what has no key is
-nobody's; to `orders`, keyed by customer, a number.
+nobody's, though an empty key is somebody's; to `orders`, keyed by customer, a number.
 
 Output, keyed by customer: how many orders of the customer there were, the number, and the name; null where the
 customer has no name. Nothing says when a worker hears of a name, so any that the customer ever had is right.
@@ -13,7 +13,7 @@ import struct
 from random import Random
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
+from scenarios import EMPTY, KEYLESS, InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
 from store.config import StoreType
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
@@ -71,7 +71,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        customer = random.choice(("a", "ann", "anna"))
+        customer = random.choice(("a", "ann", "anna") * 3 + (EMPTY,))
         if random.random() < 0.6:
             return Sample(customer, random.randint(ANONYMOUS, 9), topic="orders")
         named = customer if random.random() < 0.9 else KEYLESS

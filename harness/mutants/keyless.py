@@ -126,4 +126,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-global-store-has-no-empty-key",
+        OWN,
+        "A global store passes over a record whose key is empty, as if it had none.",
+        (
+            Edit(
+                "store.recovery.global_store:GlobalStore._commit_some",
+                "for record in fetch.records if record.key is not None]",
+                "for record in fetch.records if record.key]",
+            ),
+        ),
+    ),
 )

@@ -35,7 +35,7 @@ from harness.reference.tables import (
 )
 from harness.schedule import Query, QueryKind, config_of
 from harness.verdict import Anomaly, Finding
-from scenarios import Json
+from scenarios import EMPTY, Json
 from store.streams.dsl.stores import TableStore
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel
@@ -96,7 +96,9 @@ def answer(table: Table, query: Query) -> Answer | None:
     rows: Answer
     match table:
         case KeyValueTable() | ListTable() if query.kind is QueryKind.KEY:
-            return [(query.key, table[query.key])] if query.key in table else []
+            # To ask for the row of no key is to ask for that of the empty one.
+            key = query.key or EMPTY
+            return [(key, table[key])] if key in table else []
         case KeyValueTable():
             rows = table.between(None, None) if whole else table.between(query.key, query.upper or None)
             return rows[::-1] if query.backward else rows

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from harness.history import Final, Row, Topic
 from harness.schedule import Input, Schedule
 from harness.worlds import images
-from scenarios import Json, Scenario, decode_record, encode_key, encode_value
+from scenarios import KEYLESS, Json, Scenario, decode_record, encode_key, encode_value
 from store.log import TopicSpec
 from store.streams.topology import Topology
 from store.types import Headers, Record
@@ -122,7 +122,7 @@ def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Inpu
         return Written(
             prefix + item.topic,
             item.partition,
-            encode_key(item.key) or None,
+            None if item.key == KEYLESS else encode_key(item.key),
             encode_value(item.value),
             item.timestamp,
             headers,

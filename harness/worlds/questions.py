@@ -18,7 +18,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
-from scenarios import Scenario, readable_key, readable_value
+from scenarios import EMPTY, Scenario, decode_key, encode_key, readable_key, readable_value
 from store.engine.protocol import Snapshot, View
 from store.errors import ProtocolError, StoreClosedError, StoreCorruptedError, StoreError
 from store.points import Point
@@ -393,7 +393,7 @@ class Questions:
         return ((_window_text(asked.key, key, inner), self._value(supplier, row)) for key, row in value)
 
     def _name(self, supplier: StoreSupplier[Any], key: Any) -> str:
-        return readable_key(self._scenario, supplier.name, key) if isinstance(key, bytes) else str(key)
+        return readable_key(self._scenario, supplier.name, key) if isinstance(key, bytes) else _text(key)
 
     def _value(self, supplier: StoreSupplier[Any], value: Any) -> Any:
         if isinstance(value, ValueAndTimestamp):
@@ -477,7 +477,7 @@ def _failed(answer: Queried, error: str) -> Queried:
 
 
 def _text(key: Any) -> str:
-    return key.decode() if isinstance(key, bytes) else str(key)
+    return decode_key(key) if isinstance(key, bytes) else str(key) or EMPTY
 
 
 def _window_text(asked: str, key: Any, supplier: Any) -> str:
@@ -510,7 +510,8 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
     typed = isinstance(supplier, StoreBuilder) and not isinstance(supplier.key_serde, BytesSerde)
 
     def made(key: str) -> Any:
-        return key if typed else key.encode()
+        raw = encode_key(key)
+        return raw.decode() if typed else raw
 
     if isinstance(inner, KeyValueSupplier):
         if asked.kind is QueryKind.KEY:

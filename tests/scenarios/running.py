@@ -13,6 +13,7 @@ from harness.schedule import Schedule, config_of
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
 from scenarios import (
+    KEYLESS,
     InputRecord,
     Json,
     Output,
@@ -83,7 +84,7 @@ class Run:
         assert sample.timestamp is not None
         self.broker.append(
             f"{APP}-{sample.topic}",
-            encode_key(sample.key) or None,
+            None if sample.key == KEYLESS else encode_key(sample.key),
             encode_value(sample.value),
             partition=0,
             timestamp=sample.timestamp,
