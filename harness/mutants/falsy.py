@@ -150,4 +150,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "falsy-values-delete-the-list",
+        OWN,
+        "A list is deleted where an empty value is put to it.",
+        (
+            Edit(
+                "store.state.listvalue:ListValueStore.put",
+                "        if value is None:\n",
+                "        if not value:\n",
+            ),
+        ),
+    ),
 )
