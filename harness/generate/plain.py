@@ -418,7 +418,27 @@ class _Generator:
             return schedule
         threads = {"num.stream.threads": 2} if random.random() < THREADS else {}
         replaced = random.random() < REPLACED
-        return replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
+        schedule = replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
+        # By turns, and last of all, so that whatever else is drawn stays as it is.
+        return self._beside_copies(schedule) if self._parts.stores and self._index % 3 == 1 else schedule
+
+    def _beside_copies(self, schedule: Schedule) -> Schedule:
+        """With copies, and queries late enough for another process to have one by then, which is asked as well."""
+        queries = []
+        for wait in (1, 3, 6):
+            step = self._query()
+            assert step.query is not None
+            asked = replace(step.query, slow=False, bound=None)
+            queries.append(replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=wait))
+        copies = {**schedule.settings, "num.standby.replicas": 1, **self._scenario.settings}
+        # Where the input comes by and by, what comes first has been copied when the rest comes.
+        return replace(
+            schedule,
+            steps=(*queries, *schedule.steps),
+            hosts=max(2, schedule.hosts),
+            waves=max(2, schedule.waves),
+            settings=copies,
+        )
 
     def _cut_under_a_restore(self, partition: int) -> list[Step]:
         """A restore from nothing stands still after its first batch, until retention has taken the next ones."""

@@ -144,4 +144,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "copies-are-asked-as-tasks",
+        OWN,
+        "Whoever asks an instance for a store is answered by a copy, without having asked for copies too.",
+        (
+            Edit(
+                f"{_THREAD}.stores",
+                "LocalStore(copy, active=False)",
+                "LocalStore(copy)",
+            ),
+        ),
+    ),
 )

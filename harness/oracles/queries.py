@@ -48,6 +48,7 @@ REFUSALS = {
     "another partition": "NOT_PRESENT",
     "no partition": "DOES_NOT_EXIST",
     "the active copy": "NOT_ACTIVE",
+    "another process that has a copy": "NOT_ACTIVE",
     "an unknown query": "UNKNOWN_QUERY_TYPE",
     "a closed iterator": "StoreClosedError",
     "uncommitted data of another process": "ProtocolError",

@@ -102,11 +102,13 @@ class Questions:
         default: IsolationLevel | None = None,
         instance: Instance | None = None,
         *,
+        with_copies: Callable[[], Iterable[Instance]] = tuple,
         counts: bool = False,
     ) -> None:
         """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does.
         `default` is the isolation of queries that do not say one; None: all say it. `instance` is asked in the stead of
-        its stores, where it has them to offer already. `counts`: whether engines know how many rows they have."""
+        its stores, where it has them to offer already. `with_copies`: of other processes, those that have a copy of the
+        task's stores alone. `counts`: whether engines know how many rows they have."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
@@ -116,6 +118,7 @@ class Questions:
         self._elsewhere = elsewhere
         self._default = default
         self._instance = instance
+        self._with_copies = with_copies
         self._counts = counts
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._told = Position()
@@ -287,6 +290,10 @@ class Questions:
         }
         if absent.only_partition_result() is not None:
             refused["another partition"] = "an answer"
+        for instance in self._with_copies():
+            copy = instance.query(parameters.with_partition(here), question).partition_results[here]
+            if copy.failure_reason is not FailureReason.NOT_PRESENT:
+                refused["another process that has a copy"] = str(copy.failure_reason or "an answer")
         # What a standby may answer is an answer to read from, until it is closed.
         stale = query_by(
             parameters.enable_stale_stores(), {here: LocalStore(store, active=False)}, question

@@ -8,7 +8,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -838,8 +838,13 @@ class SimRun(VersionedRun):
             partial(disk.reader, task) if isinstance(disk, FileStorage) else None,
             self.config_for(process.actor).default_state_isolation_level,
             process.instance,
+            with_copies=partial(self.with_copies, task),
             counts=not isinstance(disk, FileStorage),
         )
+
+    def with_copies(self, task: str) -> Iterator[Instance]:  # noqa: ARG002 - who knows the tasks it runs need not ask
+        """The processes that run, have a copy of a task, and are not given the task itself, to be asked for it."""
+        yield from ()
 
     def write(self, items: Sequence[Input]) -> None:
         held, self.broker.hold_markers = self.broker.hold_markers, False

@@ -387,6 +387,13 @@ class StreamsRun(MembersRun, SimRun):
         self.hosts[actor.worker.host].release(actor.worker.process)
         MembersRun.exited(self, actor, reason, error)
 
+    def with_copies(self, task: str) -> Iterator[Instance]:
+        for actor, process in self.processes.items():
+            has = {one.standby for one in actor.crew if one.task == task}
+            given = any(task in tasks for tasks in process.given.values())
+            if actor.life is Life.RUNNING and has == {True} and not given and process.instance is not None:
+                yield process.instance
+
     # -- the group --------------------------------------------------------------------------------------------
 
     def settled(self) -> int | None:
