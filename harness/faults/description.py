@@ -272,6 +272,11 @@ class Stage:
         """From now on transactions are acknowledged before their markers are written."""
         raise NotImplementedError
 
+    def leave_out_markers(self, actor: Actor) -> None:
+        """The next commit of the actor's task is acknowledged without its markers, and the task's next transaction is
+        taken nonetheless: as that one ends, so do both."""
+        raise NotImplementedError
+
     def compact(self, topic: str) -> None:
         """Clean every partition of a topic, named without the application id, as the broker's cleaner does."""
         raise NotImplementedError
@@ -398,6 +403,8 @@ class Fault:
     """Whether the process that reached the place lets all others go on first, until they rest."""
     figures: frozenset[Figure] = frozenset()
     """What campaigns count it as."""
+    placed: bool = False
+    """Whether it means something only before certain others: generators put it there, and draw it nowhere else."""
     after: str = ""
     """The fault that has to have struck the task before, or this one is skipped; empty: none."""
     runtimes: tuple[str, ...] = ("worker", "spark", "streams")

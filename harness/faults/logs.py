@@ -40,6 +40,16 @@ FAULTS = (
         apply=lambda stage, *_: stage.hold_markers(),
     ),
     Fault(
+        "leave_out_markers",
+        "A broker dies before it has written the markers of the task's next commit, which it has acknowledged: they "
+        "are as those of the transaction after it, unless they come before.",
+        Where.POINT,
+        needs=frozenset({Capability.MARKERS}),
+        excuses=frozenset({Excuse.BLOCKED}),
+        placed=True,
+        apply=lambda stage, actor, _: stage.leave_out_markers(actor),
+    ),
+    Fault(
         "long_absence",
         "Hours or weeks pass while the task's process is down, and the broker cleans its topics meanwhile.",
         Where.POINT,

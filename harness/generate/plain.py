@@ -375,7 +375,7 @@ class _Generator:
         if theme is not None:
             if self._parts.stores:
                 steps += self._questions(random.choice(theme.queries))
-            steps += theme.steps(random, self._task())
+            steps += self._as_last_acknowledged(theme.steps(random, self._task()))
         elif restarting:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
             steps = [*self._restarts(), *steps]
@@ -550,9 +550,26 @@ class _Generator:
 
     # -- steps ------------------------------------------------------------------------------------------------
 
+    def _as_last_acknowledged(self, steps: list[Step]) -> list[Step]:
+        """Now and then an abort comes right behind a commit whose markers are still owed. Drawn by turns, so that
+        whatever else is drawn stays as it is."""
+        first = next((number for number, step in enumerate(steps) if step.fault == "abort_commit"), None)
+        if first is None or "leave_out_markers" not in self._possible or self._index % 4 != 1:
+            return steps
+        # At once, or behind one more commit, which may write elsewhere.
+        between = self._index // 4 % 2
+        # Mostly of one record: its own offset is the last stable one.
+        self._choose({"commit.records": 1 if between else 1 + self._index // 8 % 2})
+        abort = steps[first]
+        call = Occasion.FLUSH if abort.call is Occasion.PRODUCE else abort.call
+        left = Step("leave_out_markers", task=abort.task, at=Point.OFFSETS_SENT, wait=self._index // 8 % 4)
+        refused = replace(abort, call=call, wait=2 * between)
+        return [*steps[:first], left, refused, *steps[first + 1 :]]
+
     def _steps(self) -> list[Step]:
         random = self._random
-        enabled = [fault for fault in self._possible.values() if random.random() < 0.4]
+        drawn = [fault for fault in self._possible.values() if not fault.placed]
+        enabled = [fault for fault in drawn if random.random() < 0.4]
         enabled = enabled or [self._possible["kill"]]
         targets = KILL_POINTS[self._runtime]
         steps: list[Step] = []

@@ -127,6 +127,12 @@ MUTANTS = (
         (Edit(f"{_TASK}.abort", "self._positions = dict(self._committed)", "pass"),),
     ),
     Mutant(
+        "abort-behind-a-single-record",
+        OWN,
+        "An abort does not wait for a commit of which a partition has a single record, and takes it along.",
+        (Edit(f"{_TASK}._check_last_commit", "if end <= last:", "if end < last:"),),
+    ),
+    Mutant(
         "flush-not-repeated",
         OWN,
         "A flush that may be repeated is taken for done at its first failure.",

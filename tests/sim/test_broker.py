@@ -506,6 +506,67 @@ def test_a_decided_transaction_does_not_time_out(broker: SimBroker) -> None:
     assert values(broker, RC) == [b"1"]
 
 
+# Markers that a broker has left out which died, see "Hanging transaction" among what was observed of real ones.
+
+
+def acknowledged_without_markers(broker: SimBroker) -> SimProducer:
+    """A producer in a transaction behind one of two partitions that was acknowledged, and is not visible."""
+    producer = begun(broker)
+    put(producer, b"1")
+    put(producer, b"1", tp=OTHER)
+    producer.send_offsets(GROUP, {IN: 1})
+    broker.leave_out_markers("a")
+    producer.commit_transaction()
+    producer.begin_transaction()
+    put(producer, b"2")
+    assert (values(broker, RC), values(broker, RC, OTHER)) == ([], [])
+    with pytest.raises(RetriableError):
+        SimLog(broker).reader().committed(GROUP, IN)
+    return producer
+
+
+def test_the_next_commit_has_the_markers_that_were_left_out_where_the_two_meet(broker: SimBroker) -> None:
+    acknowledged_without_markers(broker).commit_transaction()
+    assert (values(broker, RC), values(broker, RC, OTHER)) == ([b"1", b"2"], [])
+    assert broker.owes_markers
+    broker.settle()
+    assert values(broker, RC, OTHER) == [b"1"]
+    assert broker.committed_offset(GROUP, IN) == 1
+    assert not broker.owes_markers
+
+
+def test_the_next_abort_takes_an_acknowledged_commit_along_where_the_two_meet(broker: SimBroker) -> None:
+    acknowledged_without_markers(broker).abort_transaction()
+    broker.settle()
+    assert (values(broker, RC), values(broker, RC, OTHER)) == ([], [b"1"])
+
+
+def test_positions_that_were_left_out_go_with_those_of_the_next_transaction(broker: SimBroker) -> None:
+    producer = acknowledged_without_markers(broker)
+    producer.send_offsets(GROUP, {IN: 2})
+    producer.abort_transaction()
+    broker.settle()
+    assert broker.committed_offset(GROUP, IN) is None
+
+
+@pytest.mark.parametrize("end", ["a successor", "the timeout", "the markers"])
+def test_who_ends_the_next_transaction_but_its_producer_writes_the_markers_first(
+    broker: SimBroker, end: str
+) -> None:
+    acknowledged_without_markers(broker)
+    match end:
+        case "a successor":
+            ready(broker)
+        case "the timeout":
+            broker.advance(60_000)
+        case _:
+            broker.settle()
+            assert values(broker, RC) == [b"1"]
+            broker.advance(60_000)
+    assert (values(broker, RC), values(broker, RC, OTHER)) == ([b"1"], [b"1"])
+    assert broker.committed_offset(GROUP, IN) == 1
+
+
 # Errors that cost the transaction but not the producer.
 
 

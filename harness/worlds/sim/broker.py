@@ -16,7 +16,8 @@ Whatever a real cluster may do in more than one order or amount is asked of the 
 
 Not modelled: several brokers, segments and batches of several records, retention by size, producers and
 groups that the broker forgets after days without use, partitions added to a topic, size limits other than
-`max.message.bytes`, and the hanging transaction that a killed broker may leave.
+`max.message.bytes`. A hanging transaction, which a killed broker may leave, hangs no longer than until time passes, or
+the coordinator itself ends the transaction behind it: nobody could tell then what was acknowledged.
 """
 
 from __future__ import annotations
@@ -172,6 +173,9 @@ class SimBroker:
     markers wait for `settle`. A coordinator never starts a new transaction or a new incarnation of an id
     before the markers of its last one are written, so those calls settle that id first.
 
+    A coordinator that dies may leave them out (`leave_out_markers`), as real ones have done: it takes the next
+    transaction of that id, and where the two meet, the marker of the second is that of both.
+
     Logs are cleaned and cut only when the harness calls `compact`, `retain` or `delete_records`, which it may
     do at any moment.
     """
@@ -181,6 +185,8 @@ class SimBroker:
         "_choice",
         "_groups",
         "_held",
+        "_leaving_out",
+        "_left_out",
         "_made",
         "_next_producer_id",
         "_partitions",
@@ -221,6 +227,10 @@ class SimBroker:
         self._groups: dict[str, Group] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._held: dict[str, _Transaction] = {}
+        self._leaving_out: dict[str, None] = {}
+        """Transactional ids of which the next commit has no markers."""
+        self._left_out: dict[str, _Transaction] = {}
+        """What such commits lack."""
         self._next_producer_id = 0
         self._sent = 0
 
@@ -334,6 +344,7 @@ class SimBroker:
         self.now += ms
         for txn in self._transactions.values():
             if txn.phase is Phase.ONGOING and self.now - txn.began_ms >= txn.timeout_ms:
+                self._mark_left_out(txn.transactional_id)
                 txn.epoch += 1
                 self._prepare(txn, Phase.PREPARE_ABORT)
         for group in self._groups.values():
@@ -346,6 +357,9 @@ class SimBroker:
         then groups: one unit each. The chooser may say otherwise.
         """
         written = 0
+        if limit is None and transactional_id is None:
+            for one in list(self._left_out):
+                written += self._mark_left_out(one)
         while self._held and (limit is None or written < limit):
             if transactional_id is None:
                 txn = self._pick(MARKED_TRANSACTION, list(self._held.values()))
@@ -360,7 +374,11 @@ class SimBroker:
     @property
     def owes_markers(self) -> bool:
         """Whether a transaction is decided whose markers are not all written."""
-        return bool(self._held)
+        return bool(self._held or self._left_out)
+
+    def leave_out_markers(self, transactional_id: str) -> None:
+        """The next commit of the id is acknowledged without its markers."""
+        self._leaving_out[transactional_id] = None
 
     # What does not stay in a log.
 
@@ -504,7 +522,9 @@ class SimBroker:
         if txn is None:
             txn = _Transaction(transactional_id, self._new_producer_id())
             self._transactions[transactional_id] = txn
-        elif txn.phase is Phase.ONGOING:
+        else:
+            self._mark_left_out(transactional_id)
+        if txn.phase is Phase.ONGOING:
             txn.epoch += 1
             self._prepare(txn, Phase.PREPARE_ABORT)
         self._complete(txn)
@@ -527,9 +547,38 @@ class SimBroker:
     def _prepare(self, txn: _Transaction, phase: Phase) -> None:
         """Decide the outcome. From here on it is final; the markers follow now or, when held, later."""
         txn.phase = phase
+        if txn.transactional_id in self._leaving_out and phase is Phase.PREPARE_COMMIT:
+            self._leave_out(txn)
+            return
         self._held[txn.transactional_id] = txn
         if self.hold_markers == (self._asks and self._choice(MARK_NOW, 2) == 1):
             self._complete(txn)
+
+    def _leave_out(self, txn: _Transaction) -> None:
+        del self._leaving_out[txn.transactional_id]
+        self._mark_left_out(txn.transactional_id)
+        self._left_out[txn.transactional_id] = left = copy(txn)
+        for tp in left.partitions:
+            if tp in self._partitions:
+                self._partitions[tp].leave_open(txn.producer_id)
+        for group in left.groups:
+            group.pending[~txn.producer_id] = group.pending.pop(txn.producer_id, {})
+        txn.partitions, txn.groups = {}, {}
+        txn.phase = Phase.COMPLETE_COMMIT
+
+    def _mark_left_out(self, transactional_id: str) -> int:
+        """Write the markers that were left out and have not come with others since. Returns how many."""
+        left = self._left_out.pop(transactional_id, None)
+        if left is None:
+            return 0
+        writer: Writer = (Kind.COMMIT, left.producer_id, left.epoch, transactional_id)
+        for tp in left.partitions:
+            log = self._partitions.get(tp)
+            if log is not None:
+                log.mark(True, writer, self.now, left=True)
+        for group in left.groups:
+            self._settle_offsets(group, ~left.producer_id, True)
+        return len(left.partitions) + len(left.groups)
 
     def _complete(self, txn: _Transaction) -> None:
         while txn.transactional_id in self._held:
@@ -538,9 +587,12 @@ class SimBroker:
     def _mark_next(self, txn: _Transaction) -> None:
         """Write the next marker that `txn` is owed, and complete it with the last one."""
         commit = txn.phase is Phase.PREPARE_COMMIT
+        left = self._left_out.get(txn.transactional_id) if self._left_out else None
         if txn.partitions:
             tp = self._pick(MARKED_PLACE, list(txn.partitions))
             del txn.partitions[tp]
+            if left is not None:
+                left.partitions.pop(tp, None)
             log = self._partitions.get(tp)
             if log is not None:
                 kind = Kind.COMMIT if commit else Kind.ABORT
@@ -548,10 +600,15 @@ class SimBroker:
         elif txn.groups:
             group = self._pick(MARKED_PLACE, list(txn.groups))
             del txn.groups[group]
+            if left is not None and group in left.groups:
+                del left.groups[group]
+                self._settle_offsets(group, ~txn.producer_id, commit)
             self._settle_offsets(group, txn.producer_id, commit)
         if not txn.partitions and not txn.groups:
             txn.phase = Phase.COMPLETE_COMMIT if commit else Phase.COMPLETE_ABORT
             del self._held[txn.transactional_id]
+            if left is not None and not left.partitions and not left.groups:
+                del self._left_out[txn.transactional_id]
 
     def _new_producer_id(self) -> int:
         producer_id = self._next_producer_id

@@ -225,11 +225,19 @@ class Partition:
             offsets.append(offset)
         return offset
 
-    def mark(self, commit: bool, writer: Writer, now: int) -> None:
-        """Write the marker of the producer's transaction and settle its records."""
+    def leave_open(self, producer_id: int) -> None:
+        """The marker of the producer's transaction is left out: it stays open beside the next one."""
+        self.open = {~one if one == producer_id else one: offsets for one, offsets in self.open.items()}
+
+    def mark(self, commit: bool, writer: Writer, now: int, *, left: bool = False) -> None:
+        """Write the marker of the producer's transaction and settle its records, those of one whose marker was left out
+        (`leave_open`) too; `left`: of that one alone."""
         producer_id = writer[1]
         marker = len(self.records)
-        offsets = self.open.pop(producer_id, None)
+        offsets = self.open.pop(~producer_id, None)
+        if not left:
+            last = self.open.pop(producer_id, None)
+            offsets = last if offsets is None else [*offsets, *(last or ())]
         if offsets is not None:
             fates = self.fates
             fate = _COMMITTED if commit else _ABORTED

@@ -1009,6 +1009,13 @@ class SimRun(VersionedRun):
     def hold_markers(self) -> None:
         self.broker.hold_markers = True
 
+    def leave_out_markers(self, actor: Actor) -> None:
+        version = self.processes[actor.worker].version
+        task = called(self.scenario, actor.task, version)
+        config = self.config_for(actor)
+        topology = self.parts_in(version, config)[ordinal_of(task)]
+        self.broker.leave_out_markers(topology.transactional_id(partition_of(task)))
+
     def compact(self, topic: str) -> None:
         names = [
             name
