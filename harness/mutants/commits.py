@@ -133,6 +133,18 @@ MUTANTS = (
         (Edit(f"{_TASK}._check_last_commit", "if end <= last:", "if end < last:"),),
     ),
     Mutant(
+        "abort-asks-for-the-last-commit-alone",
+        OWN,
+        "An abort waits for what the last commit has written, and takes along what one before it wrote elsewhere.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "self._acknowledged |= ends",
+                "self._acknowledged = dict(ends)",
+            ),
+        ),
+    ),
+    Mutant(
         "flush-not-repeated",
         OWN,
         "A flush that may be repeated is taken for done at its first failure.",

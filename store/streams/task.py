@@ -19,7 +19,8 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
 3. A store is never newer than Kafka. Where a commit's outcome is unknown the store must not commit: the
    task is closed, and the next incarnation learns the outcome from `init_transactions`.
 4. An acknowledged commit can be undone by a later abort of the same producer if the broker died before it wrote
-   the markers. So before an abort the last commit must have become visible.
+   the markers. A commit after it makes it visible in the partitions that both write to, and in no others. So before
+   an abort all that was committed must have become visible.
 
 A task that is refused. The broker refuses a producer alike after a takeover and after it gave the producer's own
 transaction up for its time (`transaction.timeout.ms`), and a client cannot ask which it was. What is known:
@@ -270,7 +271,9 @@ class Task:
         self._committed: dict[TopicPartition, int] = {}
         self._begun_at_earliest: frozenset[TopicPartition] = frozenset()
         """Inputs in which no position was committed yet."""
-        self._acknowledged: Mapping[TopicPartition, int] = {}
+        self._acknowledged: dict[TopicPartition, int] = {}
+        """The last offset of each partition that commits of this incarnation are acknowledged up to, and that none has
+        been seen to be visible up to."""
         self._changelogs = frozenset(
             [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
@@ -1387,7 +1390,7 @@ class Task:
             raise
         # From here to the end of this method the stores are behind Kafka.
         self._state = _State.MUST_CLOSE
-        self._acknowledged = dict(ends)
+        self._acknowledged |= ends
         reach(Point.KAFKA_COMMITTED)
         self._commit_stores(ends)
         self._committed_all()
@@ -1528,7 +1531,7 @@ class Task:
         reach(Point.ABORTED)
 
     def _confirm_last_commit(self) -> None:
-        """Wait until the last acknowledged commit is visible (point 4 of the argument above).
+        """Wait until all acknowledged commits are visible (point 4 of the argument above).
 
         Asked of the partitions that hold data. The group's position cannot be asked for here: the offsets of the
         transaction about to be aborted hide it.
@@ -1549,6 +1552,7 @@ class Task:
                 raise
             if end <= last:
                 raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+        self._acknowledged.clear()
 
     def last_commit_is_visible(self) -> bool:
         """Whether `abort` would not wait. Other producers' open transactions in the same outputs may hide a commit,
