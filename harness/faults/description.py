@@ -42,6 +42,8 @@ class Capability(StrEnum):
     """All processes of the pipeline can be started again with another version of it."""
     MEMBERS = "members"
     """Members of a consumer group can be what drives the tasks."""
+    STRANGERS = "strangers"
+    """Somebody whom the group knows nothing of can take a task."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -85,6 +87,7 @@ SIMULATED = frozenset(
         Capability.FILES,
         Capability.VERSIONS,
         Capability.MEMBERS,
+        Capability.STRANGERS,
         Capability.SHARED,
         Capability.CLOCKS,
     }
@@ -252,6 +255,10 @@ class Stage:
 
     def start_another(self, actor: Actor) -> None:
         """Start a second incarnation of the task on another host while this one runs on."""
+        raise NotImplementedError
+
+    def fence(self, actor: Actor) -> None:
+        """Fence the task's producer, as an incarnation does that the group knows nothing of and that ends at once."""
         raise NotImplementedError
 
     def move(self, actor: Actor) -> None:

@@ -68,6 +68,17 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.start_another(actor),
     ),
     Fault(
+        "fence",
+        "Somebody whom the group does not know takes the task and ends at once, and the group leaves it where it is.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.STRANGERS}),
+        excuses=frozenset({Excuse.FENCED, Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY}),
+        rivals=True,
+        placed=True,
+        runtimes=("streams",),
+        apply=lambda stage, actor, _: stage.fence(actor),
+    ),
+    Fault(
         "clean_stop",
         "The process that runs the task is asked to end, ends by itself, and is started again; on Spark the query is, "
         "with all its processes.",

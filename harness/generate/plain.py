@@ -387,6 +387,8 @@ class _Generator:
             steps = [*self._sets_clock(), *steps]
         if self._parts.versions and "kill_and_reorder" in self._possible and random.random() < REORDERED:
             steps = [*self._reorders(), *steps]
+        if self._runtime is Runtime.STREAMS and self._filled:
+            steps = [*self._fenced(f"{self._parts.ordinals[0]}_{self._filled[0]}"), *steps]
         if self._asked is None and self._outages and random.random() < OUTAGE:
             steps = [*self._outage(), *steps]
         if self._files and random.random() < 0.6:
@@ -565,6 +567,17 @@ class _Generator:
         left = Step("leave_out_markers", task=abort.task, at=Point.OFFSETS_SENT, wait=self._index // 8 % 4)
         refused = replace(abort, call=call, wait=2 * between)
         return [*steps[:first], left, refused, *steps[first + 1 :]]
+
+    def _fenced(self, task: str) -> list[Step]:
+        """The group leaves a task to the member that has lost it, mostly twice: what it knows of the first time is in
+        the way. By turns too."""
+        if "fence" not in self._possible or self._index // 5 % 4 != 1:
+            return []
+        self._choose(_EXACTLY)
+        inside = (Point.RECORD_PROCESSED, Point.OFFSETS_SENT, Point.RECORD_PROCESSED, Point.FLUSHED)
+        turn = self._index // 20
+        first = Step("fence", task=task, at=inside[turn % len(inside)])
+        return [first, replace(first, at=inside[turn // 2 % len(inside)])][: 1 if turn % 5 == 4 else 2]
 
     def _steps(self) -> list[Step]:
         random = self._random

@@ -10,6 +10,18 @@ _INSTANCE = "store.streams.instance:Instance"
 
 MUTANTS = (
     Mutant(
+        "a-task-that-is-lost-twice-stays-closed",
+        OWN,
+        "A member opens a task again that was taken from it and that the group leaves it, and does so once.",
+        (
+            Edit(
+                f"{_THREAD}._on_lost",
+                "self._again[task] = self._clock.monotonic() + pause, pause",
+                "self._again.setdefault(task, (self._clock.monotonic() + pause, pause))",
+            ),
+        ),
+    ),
+    Mutant(
         "what-is-revoked-is-kept",
         OWN,
         "A member that the group takes tasks from hears of it, and keeps them open.",

@@ -1010,11 +1010,18 @@ class SimRun(VersionedRun):
         self.broker.hold_markers = True
 
     def leave_out_markers(self, actor: Actor) -> None:
+        self.broker.leave_out_markers(self._transactional_id(actor))
+
+    def fence(self, actor: Actor) -> None:
+        if not self.config_for(actor).exactly_once:
+            raise SkipError("under at least once nobody is fenced")
+        self.log.producer(self._transactional_id(actor), TRANSACTION_TIMEOUT_MS).init_transactions()
+
+    def _transactional_id(self, actor: Actor) -> str:
         version = self.processes[actor.worker].version
         task = called(self.scenario, actor.task, version)
-        config = self.config_for(actor)
-        topology = self.parts_in(version, config)[ordinal_of(task)]
-        self.broker.leave_out_markers(topology.transactional_id(partition_of(task)))
+        topology = self.parts_in(version, self.config_for(actor))[ordinal_of(task)]
+        return topology.transactional_id(partition_of(task))
 
     def compact(self, topic: str) -> None:
         names = [

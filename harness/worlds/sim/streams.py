@@ -285,6 +285,9 @@ class Member(Holder, Process):
             self._settled = generation, run.broker.now
         if not all(told.thread.status.running for told in self.joined):
             return False
+        if any(when for told in self.joined for when, _ in told.thread._again.values()):
+            # A task that it has lost, and that the group leaves it, is opened again in a moment.
+            return False
         if not run.config_for(self.actor).num_standby_replicas:
             return True
         # Everybody has asked who has which task since, and has opened what it is to keep.
