@@ -212,7 +212,13 @@ MUTANTS = (
         "an-order-that-was-broken-off-counts-as-carried-out",
         OWN,
         "A task host that is told to end in the middle of an order answers that it is carried out.",
-        (Edit("store.spark.host:TaskHost._advance", "        if self._leaving.is_set():\n", "        if False:\n"),),
+        (
+            Edit(
+                "store.spark.host:TaskHost._advance",
+                "        if self._leaving.is_set():\n",
+                "        if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "attempt-ends-without-its-last-commit",
