@@ -399,6 +399,8 @@ class _Generator:
             # By turns, so that whatever else is drawn stays as it is.
             drawn = {**drawn, "restore.batch.records": 1, "commit.records": 1}
             steps = [*self._cut_under_a_restore(items[0].partition), *steps]
+        elif self._index % CUT == CUT // 2 - 2 and "power_loss" in self._possible and self._parts.changelogs:
+            steps = [*self._after_a_time(items[0].partition), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(
             scenario=self._scenario.reference_name,
@@ -441,6 +443,18 @@ class _Generator:
             waves=max(2, schedule.waves),
             settings=copies,
         )
+
+    def _after_a_time(self, partition: int) -> list[Step]:
+        """A power loss some commits after a time in which nothing was committed, which is longer than the interval by
+        which commits are made power-safe."""
+        self._choose({**_TRANSACTED, "default.dsl.store": "txn_rocksDB"})
+        self._choose({"statestore.sync": "250ms", "commit.records": 1, "statestore.cache.max.bytes": 0})
+        task = f"{self._parts.ordinals[0]}_{partition}"
+        turn = self._index // CUT
+        return [
+            Step("transaction_timeout", task=task, wait=1 + turn % 2),
+            Step("power_loss", task=task, wait=3 + turn % 3),
+        ]
 
     def _cut_under_a_restore(self, partition: int) -> list[Step]:
         """A restore from nothing stands still after its first batch, until retention has taken the next ones."""

@@ -9,6 +9,19 @@ _OFFSETS = "store.recovery.offsets:TaskOffsets"
 
 MUTANTS = (
     Mutant(
+        "the-interval-between-syncs-is-in-seconds",
+        OWN,
+        "A thousand times as much is committed before a commit is made power-safe as the setting says.",
+        (
+            Edit(
+                "store.state.store:EngineStore._sync_due",
+                "(now - self._last_sync) * 1000 < interval",
+                "now - self._last_sync < interval",
+            ),
+        ),
+        oracle="state",
+    ),
+    Mutant(
         "entry-written-before-the-data",
         "KAFKA-5474",
         "The checkpoint speaks of data that is not on the disk yet.",

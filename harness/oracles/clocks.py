@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from harness.history import ClockSet, Injected, Noted, Punctuated, Reached, Started, Turned
 from harness.oracles.evidence import Evidence
-from harness.reference.durability import Kind
+from harness.reference.durability import ISOLATED
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -162,7 +162,7 @@ def _ahead(evidence: Evidence) -> Iterator[Finding]:
     settings = {event.incarnation: event.settings for _, event in evidence.of(Started)}
     for index, event in evidence.of(Noted):
         kind = evidence.kinds(event.task, settings[event.incarnation]).get(event.store)
-        if kind in (Kind.SYNCED, Kind.TRANSACTIONAL) and event.noted_ms > event.now_ms + SLACK_MS:
+        if kind in ISOLATED and event.noted_ms > event.now_ms + SLACK_MS:
             ahead = (event.noted_ms - event.now_ms) // 1000
             yield Finding(
                 "clocks",

@@ -24,7 +24,7 @@ from harness.history import (
     StateObserved,
     Topic,
 )
-from harness.reference.durability import NOTED, Copies, Copy, Kind, kind_of
+from harness.reference.durability import ISOLATED, NOTED, Copies, Copy, Kind, kind_of
 from harness.reference.model import TaskModel
 from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, KeyValueTable, Table, table_of
@@ -112,8 +112,6 @@ _CLEANING = frozenset(name for name, fault in FAULTS.items() if Capability.LOGS 
 """Faults that have the broker clean its topics."""
 _CLEANING_LATER = frozenset(name for name in _CLEANING if Capability.TIME in FAULTS[name].needs)
 """Those that let time pass before."""
-
-_SAYING = frozenset({Kind.SYNCED, Kind.TRANSACTIONAL})
 
 
 class Evidence:
@@ -443,7 +441,7 @@ class Evidence:
 
     def says_its_offset(self, store: str, kind: Kind) -> bool:
         """Whether a store of this kind has a changelog, and keeps the offset up to which it holds it."""
-        return kind in _SAYING and store in self.final.changelogs
+        return kind in ISOLATED and store in self.final.changelogs
 
     # -- words --------------------------------------------------------------------------------------------------
 

@@ -16,14 +16,12 @@ from typing import Any
 from harness.faults import FAULTS, Capability, Excuse
 from harness.history import Injected, Measured, Moment, Reached, Started, StateObserved
 from harness.oracles.evidence import Evidence
-from harness.reference.durability import Kind
+from harness.reference.durability import ISOLATED
 from harness.reference.model import Positions
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from store.metrics import WINDOW_SECONDS
 from store.points import Point
-
-_ISOLATED = (Kind.SYNCED, Kind.TRANSACTIONAL)
 
 _EMPTY_AFTER = (Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED)
 _FLUSHED = (*_EMPTY_AFTER, Point.COMMIT_STARTED)
@@ -87,7 +85,7 @@ class _Judge:
                 self._foreign.update(
                     (event.task, event.host, store)
                     for store, kind in self._evidence.kinds(event.task, event.settings).items()
-                    if kind not in _ISOLATED
+                    if kind not in ISOLATED
                 )
             case Injected():
                 self._cleaned |= bool(FAULTS[event.fault].needs & {Capability.LOGS, Capability.TIME})
@@ -139,7 +137,7 @@ class _Judge:
             supplier.cached for supplier in self._evidence.suppliers_of(event.task, life.settings).values()
         )
         for store, values in sorted(event.stores.items()):
-            isolated = kinds.get(store) in _ISOLATED
+            isolated = kinds.get(store) in ISOLATED
             if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:
                 yield self._finding(index, event, store, "uncommitted-bytes", 0, values["uncommitted-bytes"])
             yield from self._held(index, event, life, store, isolated=isolated)

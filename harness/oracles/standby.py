@@ -12,7 +12,7 @@ from harness.history import End, Ended, Lagging, Moment, Reached, Started, State
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
-from harness.reference.durability import Kind
+from harness.reference.durability import ISOLATED
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from store.points import Point
@@ -149,7 +149,7 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
                 for store, image in sorted(event.stores.items()):
                     changes = evidence.changes(store, partition_of(event.task))
                     kind = evidence.kinds(event.task, settings).get(store)
-                    if not changes or kind not in (Kind.SYNCED, Kind.TRANSACTIONAL):
+                    if not changes or kind not in ISOLATED:
                         continue
                     upto = -1 if image.changelog_offset is None else image.changelog_offset
                     if upto < changes[-1].offset:

@@ -98,12 +98,11 @@ class _Judge:
                 yield from self._exactly(index, look, store, image, vector)
                 if not reaches(image, copy.last):
                     yield self._behind(index, look, store, image, copy)
-            elif (
-                copy.kept is not _NOTHING
-                and evidence.says_its_offset(store, copy.kind)
-                and self._at_a_commit(task, store, vector, image)
-            ):
-                yield from self._exactly(index, look, store, image, vector)
+            elif copy.kept is not _NOTHING and evidence.says_its_offset(store, copy.kind):
+                if self._at_a_commit(task, store, vector, image):
+                    yield from self._exactly(index, look, store, image, vector)
+                if not copy.restoring and not reaches(image, copy.last):
+                    yield self._behind(index, look, store, image, copy)
         if running and len(set(stands.values())) > 1:
             yield self._torn(index, look, stands)
         elif look.moment is _RESTORED and look.incarnation == self._newest.get(task):

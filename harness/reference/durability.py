@@ -5,15 +5,16 @@ that had it, on the kind of store, and for a power loss on whether commits were 
 here: it decides what a start makes of what is found (a restore, or a whole rebuild), which is another table,
 `harness.reference.starts`.
 
-| befell | synced | transactional | direct | in memory |
-|---|---|---|---|---|
-| clean stop | last commit | last commit | last commit | nothing |
-| death, or an end with an error | last commit | last commit | nothing | nothing |
-| power loss | last commit | a commit | nothing | nothing |
-| wiped, set aside, other settings | nothing | nothing | nothing | nothing |
+| befell | synced | periodic | transactional | direct | in memory |
+|---|---|---|---|---|---|
+| clean stop | last commit | last commit | last commit | last commit | nothing |
+| death, or an end with an error | last commit | last commit | last commit | nothing | nothing |
+| power loss | last commit | a commit | a commit | nothing | nothing |
+| wiped, set aside, other settings | nothing | nothing | nothing | nothing | nothing |
 
 "Last commit": exactly that of a commit, and no earlier one than the last that was observed there. "A commit": that of
-some commit, whole. "Nothing": the copy is not judged until a process has restored it. A store without transactions has
+some commit, whole; of a periodic store no earlier one than the first that came after a time longer than its interval
+had passed. "Nothing": the copy is not judged until a process has restored it. A store without transactions has
 uncommitted writes among the committed ones when its process dies, and a start under exactly once rebuilds it; one in
 memory is rebuilt at every start. A restore in pieces leaves, when it is broken off, the changelog up to an offset of
 its own; until it is done a copy is judged by that alone.
@@ -55,10 +56,16 @@ class Kind(Enum):
 
     SYNCED = "synced"
     """With transactions, and every commit is power-safe."""
+    PERIODIC = "periodic"
+    """With transactions, and a commit is power-safe where the last such one is a time ago."""
     TRANSACTIONAL = "transactional"
     DIRECT = "direct"
     """On disk, without transactions: writes are there before their commit."""
     IN_MEMORY = "in memory"
+
+
+ISOLATED = frozenset({Kind.SYNCED, Kind.PERIODIC, Kind.TRANSACTIONAL})
+"""Kinds that keep uncommitted writes apart, and their offset in the store itself."""
 
 
 class Befell(Enum):
@@ -82,18 +89,21 @@ class Kept(IntEnum):
 TABLE: Mapping[Befell, Mapping[Kind, Kept]] = {
     Befell.CLEAN_STOP: {
         Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.PERIODIC: Kept.LAST_COMMIT,
         Kind.TRANSACTIONAL: Kept.LAST_COMMIT,
         Kind.DIRECT: Kept.LAST_COMMIT,
         Kind.IN_MEMORY: Kept.NOTHING,
     },
     Befell.DEATH: {
         Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.PERIODIC: Kept.LAST_COMMIT,
         Kind.TRANSACTIONAL: Kept.LAST_COMMIT,
         Kind.DIRECT: Kept.NOTHING,
         Kind.IN_MEMORY: Kept.NOTHING,
     },
     Befell.POWER_LOSS: {
         Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.PERIODIC: Kept.A_COMMIT,
         Kind.TRANSACTIONAL: Kept.A_COMMIT,
         Kind.DIRECT: Kept.NOTHING,
         Kind.IN_MEMORY: Kept.NOTHING,
@@ -104,7 +114,7 @@ TABLE: Mapping[Befell, Mapping[Kind, Kept]] = {
 
 # Asked for at every event: to look a member up in its enumeration takes longer than all that is done with it.
 _OPENED, _COMMITTED, _FINAL = Moment.OPENED, Moment.COMMITTED, Moment.FINAL
-_LAST_COMMIT, _SYNCED = Kept.LAST_COMMIT, Kind.SYNCED
+_LAST_COMMIT, _SYNCED, _PERIODIC = Kept.LAST_COMMIT, Kind.SYNCED, Kind.PERIODIC
 
 _OF_POWER = frozenset(name for name, fault in FAULTS.items() if Capability.POWER in fault.needs)
 _OF_TIME = frozenset(name for name, fault in FAULTS.items() if Capability.TIME in fault.needs)
@@ -128,7 +138,9 @@ def kind_of(supplier: StoreSupplier[Any], config: StreamsConfig) -> Kind:
         return Kind.IN_MEMORY
     if not transactional(supplier, config):
         return Kind.DIRECT
-    return Kind.SYNCED if config.statestore_sync == Sync.EVERY_COMMIT else Kind.TRANSACTIONAL
+    if config.statestore_sync == Sync.EVERY_COMMIT:
+        return Kind.SYNCED
+    return Kind.TRANSACTIONAL if config.statestore_sync.interval_ms is None else Kind.PERIODIC
 
 
 class Copy(msgspec.Struct):
@@ -140,7 +152,15 @@ class Copy(msgspec.Struct):
     restoring: bool = False
     """Whether a restore was begun there and not finished."""
     last: Positions = {}
-    """Of the last commit that was observed there."""
+    """Of the last commit that was observed there and that it has to reach."""
+    safe: Positions = {}
+    """Of the last commit of a periodic store that is known to be power-safe."""
+    passed: bool = False
+    """Whether more time has passed than its interval since it was opened, or since its last commit of which that is
+    known."""
+    since: Positions | None = None
+    """Of the first commit that was observed since. The one after it was begun later in any case, and one of the two is
+    power-safe, with all before it."""
     settings: Mapping[str, Any] = {}
     unsynced: bool = False
     """Whether it has rows of a process that did not make its commits power-safe, or died in the middle of one, and no
@@ -154,13 +174,33 @@ class Copy(msgspec.Struct):
         if self.direct and what is Befell.POWER_LOSS:
             kind = Kind.DIRECT
         self.kept = min(self.kept, TABLE[what][kind])
-        if what is Befell.REMOVED:
+        if what is Befell.POWER_LOSS:
+            self.last = self.safe if kind is _PERIODIC else {}
+        elif what is Befell.REMOVED:
             self.last = {}
+            self.start_over()
+
+    def start_over(self) -> None:
+        """Nothing is known to be power-safe."""
+        self.safe, self.passed, self.since = {}, False, None
+
+    def commit(self, positions: Positions) -> None:
+        """A commit was observed."""
+        if self.since is not None:
+            self.safe, self.since = self.since, None
+        if self.passed:
+            self.passed, self.since = False, positions
 
     def as_it_is(self) -> Copy:
         """A copy of what is known now, which does not change any more."""
         return Copy(
-            self.kind, self.kept, self.restoring, self.last, self.settings, self.unsynced, self.direct
+            kind=self.kind,
+            kept=self.kept,
+            restoring=self.restoring,
+            last=self.last,
+            settings=self.settings,
+            unsynced=self.unsynced,
+            direct=self.direct,
         )
 
     @property
@@ -229,9 +269,11 @@ class Copies:
         elif type(event) is ClockSet:
             self._set_clock(event.host)
         elif type(event) is SetAside:
+            copy = self.of(event.task, event.host, event.store)
+            copy.start_over()
             if event.incarnation in self._damaged:
                 # It may have committed since the damage was done, which is found when it reads.
-                self.of(event.task, event.host, event.store).befall(Befell.REMOVED)
+                copy.befall(Befell.REMOVED)
         elif type(event) is Ended and event.incarnation is not None:
             clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
@@ -280,10 +322,13 @@ class Copies:
                 continue
             if moment is _OPENED:
                 copy.restoring = True
+                copy.passed, copy.since = False, None
                 continue
             copy.kept, copy.restoring, copy.last = _LAST_COMMIT, False, image.positions
             copy.unsynced &= moment is not _COMMITTED
             copy.direct &= moment is not _COMMITTED or copy.kind is not _SYNCED
+            if moment is _COMMITTED:
+                copy.commit(image.positions)
             if event.incarnation is not None:
                 self._broken_off.discard(event.incarnation)
         return asked
@@ -305,6 +350,8 @@ class Copies:
             # One that strikes no process in particular may have struck any, and time passes for all.
             one = event.incarnation if fault not in _OF_TIME else None
             self._broken_off |= set(self._running) if one is None else {one}
+        if fault in _OF_TIME:
+            self._let_time_pass()
         if fault in _OF_CLOCKS and event.host is not None:
             self._set_clock(event.host)
         if fault in DEADLY and event.incarnation is not None:
@@ -313,6 +360,12 @@ class Copies:
                 for copy in self._all(event.task, event.host):
                     copy.unsynced = copy.kind is Kind.SYNCED
             self._end(event.incarnation, Befell.DEATH)
+
+    def _let_time_pass(self) -> None:
+        """Longer than any interval that a schedule has."""
+        for task, host, standby in self._running.values():
+            for copy in () if standby else self._all(task, host):
+                copy.passed = not copy.restoring and copy.kept is _LAST_COMMIT
 
     def _set_clock(self, host: int) -> None:
         """A process there that is overtaken may take it for a transaction that was given up for its time: asked to end,

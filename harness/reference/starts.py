@@ -46,7 +46,7 @@ from harness.history import (
     StateObserved,
     StoreImage,
 )
-from harness.reference.durability import Kind, Kinds
+from harness.reference.durability import ISOLATED, Kind, Kinds
 from harness.schedule import Step
 from store.points import Point
 
@@ -91,9 +91,6 @@ TABLE: Mapping[Left, Mapping[Taker, Must]] = {
     },
     Left.UNCLEAN: dict.fromkeys(Taker, Must.SET_ASIDE),
 }
-
-_OWN = (Kind.SYNCED, Kind.TRANSACTIONAL)
-"""Kinds that keep their offset in the store itself."""
 
 
 # Asked for at every event: to look a member up in its enumeration takes longer than all that is done with it.
@@ -175,7 +172,7 @@ class _Life(msgspec.Struct):
         return image is not None and not image.rows and image.changelog_offset is None
 
     def taker(self, kind: Kind) -> Taker:
-        if kind in _OWN:
+        if kind in ISOLATED:
             return Taker.TRANSACTIONAL
         return Taker.DIRECT_EXACTLY_ONCE if self.exactly_once else Taker.DIRECT_AT_LEAST_ONCE
 
@@ -283,7 +280,7 @@ class Starts:
         for store, kind in kinds.items():
             disk = self._disk(event.task, event.host, store)
             disk.current_ms = None
-            disk.left = Left.WHOLE if kind in _OWN and disk.left is Left.WHOLE else Left.UNKNOWN
+            disk.left = Left.WHOLE if kind in ISOLATED and disk.left is Left.WHOLE else Left.UNKNOWN
 
     def _reach(self, event: Reached) -> None:
         life = self._lives.get(event.incarnation)
@@ -351,7 +348,7 @@ class Starts:
                 if life.host == event.host:
                     self._die(incarnation, sure=False)
             for (_, host, _), disk in self._disks.items():
-                if host == event.host and disk.kind in _OWN:
+                if host == event.host and disk.kind in ISOLATED:
                     disk.held, disk.told_ms = 0, 0
                     if disk.direct:
                         disk.left = Left.UNKNOWN
@@ -375,7 +372,7 @@ class Starts:
         for disk in self._all(life):
             disk.pending = None
             disk.current_ms = self._now_ms
-            if disk.kind in _OWN:
+            if disk.kind in ISOLATED:
                 continue
             if not (begun or (sure and life.stage is _Stage.RUNNING)) or (
                 life.transaction is _Transaction.NONE
@@ -394,16 +391,16 @@ class Starts:
             disk = self._disk(life.task, life.host, store)
             disk.further |= store in life.replayed
             image = life.opened.get(store)
-            if disk.kind is not None and (disk.kind in _OWN) != (kind in _OWN):
+            if disk.kind is not None and (disk.kind in ISOLATED) != (kind in ISOLATED):
                 # Its offset may have been on the way to another place, also before anybody saw it open.
                 disk.left = Left.UNKNOWN
-            elif image is not None and disk.kind not in _OWN:
+            elif image is not None and disk.kind not in ISOLATED:
                 stays = disk.left in (Left.WHOLE, Left.UNCLEAN) and bool(image.rows)
                 disk.left = disk.left if stays else Left.UNKNOWN
 
     def _leave(self, life: _Life, left: Left, *, all_kinds: bool = False) -> None:
         for disk in self._all(life):
-            if all_kinds or disk.kind not in _OWN:
+            if all_kinds or disk.kind not in ISOLATED:
                 disk.left = left
 
     # -- stores -------------------------------------------------------------------------------------------------
@@ -495,7 +492,7 @@ class Starts:
                 # At least once others may write to its changelog: a commit without changes does not make it younger.
                 # A restore vouches for what there was when it began: time may pass while it waits.
                 told_ms = life.opened_ms.get(store, disk.current_ms) if restored else disk.current_ms
-            if restored or life.kinds[store] in _OWN:
+            if restored or life.kinds[store] in ISOLATED:
                 # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.told_ms, disk.pending = end, bool(image.rows), told_ms, None
                 disk.further = False
@@ -505,7 +502,7 @@ class Starts:
     def _restored(self, life: _Life, store: str, kind: Kind) -> None:
         disk = self._disk(life.task, life.host, store)
         anew = store in life.aside or disk.left is Left.NOTHING
-        if anew or kind in _OWN or life.exactly_once or disk.left is Left.WHOLE:
+        if anew or kind in ISOLATED or life.exactly_once or disk.left is Left.WHOLE:
             disk.left = Left.WHOLE
         elif not life.opened[store].rows:
             disk.left = Left.UNKNOWN
@@ -526,7 +523,7 @@ class Starts:
         image = life.opened[store]
         taker = life.taker(kind)
         must = TABLE[disk.left][taker]
-        own = image.changelog_offset if kind in _OWN else None
+        own = image.changelog_offset if kind in ISOLATED else None
         # An offset beside an empty store is never believed: it may be that of another one.
         held = disk.held if must is _DIFFERENCE and image.rows else 0
         then_ms = life.opened_ms[store]
