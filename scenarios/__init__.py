@@ -239,6 +239,8 @@ class Scenario(ABC):
     """About how much time lies between two input records."""
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
+    edges_ms: ClassVar[tuple[int, ...]] = ()
+    """Those of them at which one record just reaches another. In some schedules all records lie just so far apart."""
     sliding_ms: ClassVar[int] = 0
     """How long its sliding windows are; 0: it has none. Some schedules have all records at the beginning of time, and
     no window starts before that."""
@@ -626,11 +628,11 @@ def _check(scenario: Scenario, source: str) -> None:
         raise ScenarioError(
             f"{source}: sliding_ms is {scenario.sliding_ms!r}, it has to be a whole number of at least 0"
         )
-    durations = scenario.durations_ms
-    if not isinstance(durations, tuple) or not all(type(span) is int and span >= 0 for span in durations):
-        raise ScenarioError(
-            f"{source}: durations_ms is {durations!r}, it has to be a tuple of whole numbers of at least 0"
-        )
+    for attribute, spans in (("durations_ms", scenario.durations_ms), ("edges_ms", scenario.edges_ms)):
+        if not isinstance(spans, tuple) or not all(type(span) is int and span >= 0 for span in spans):
+            raise ScenarioError(
+                f"{source}: {attribute} is {spans!r}, it has to be a tuple of whole numbers of at least 0"
+            )
     if not isinstance(scenario.settings, Mapping):
         raise ScenarioError(f"{source}: settings is {scenario.settings!r}, it has to be a mapping")
     try:

@@ -52,6 +52,7 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000
     durations_ms = (WITHIN_MS, WITHIN_MS + GRACE_MS)
+    edges_ms = (WITHIN_MS,)
     retentions_ms: ClassVar[Mapping[str, int]] = dict.fromkeys((ORDERS, PAYMENTS), 2 * WITHIN_MS + GRACE_MS)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002

@@ -146,6 +146,7 @@ class Scenario(scenarios.Scenario):
         *(GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, ADVANCE_MS, SIZE_MS + HOP_GRACE_MS),
         *(APART_MS, APART_MS + ROLL_GRACE_MS, ROLL_GRACE_MS),
     )
+    edges_ms = (GAP_MS, APART_MS)
     sliding_ms = APART_MS
     # Of sessions and sliding windows what may still be changed, and what that is merged with or has to be looked at.
     retentions_ms: ClassVar[Mapping[str, int]] = {

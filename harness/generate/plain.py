@@ -62,6 +62,9 @@ EARLY = len(PARTITIONS)
 """One schedule in so many of a scenario with sliding windows has its input at the beginning of time: of those with one
 partition, as it takes several records of a key."""
 
+EDGED = len(PARTITIONS)
+"""One schedule in so many of a scenario with edges has all records just there: mostly of those with one partition."""
+
 RESTARTED = 0.4
 """The share of the schedules without a theme that begin with restarts which have to find something."""
 
@@ -366,6 +369,8 @@ class _Generator:
                 drawn = self._on(own, drawn)
         if self._scenario.sliding_ms and self._index % EARLY == 1:
             self._times = Times.EARLY
+        if self._scenario.edges_ms and self._index % EDGED == EDGED - 1:
+            self._times = Times.EDGES
         self._settings = drawn
         self._partitions = max(self._partitions, self._scenario.least_partitions)
         items = self._input()

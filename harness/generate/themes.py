@@ -33,6 +33,8 @@ class Times(Enum):
     """Each record lets one of the last few expire, or nearly."""
     EARLY = "early"
     """All are at the beginning of time, in no order, several of them within each sliding window."""
+    EDGES = "edges"
+    """Each is just one of the scenario's edges from one of the last few, or of the same time."""
 
 
 EDGES = 0.3
@@ -83,6 +85,12 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
             latest = random.choice((size, size, 2 * size, 3 * size))
             for _ in count():
                 yield max(1, random.randrange(9) * latest // 8 + random.choice((0, 0, -1, 1)))
+        case Times.EDGES:
+            last = [now]
+            for _ in count():
+                edge = random.choice(scenario.edges_ms or (span,))
+                last = [*last[-2:], max(1, random.choice(last) + edge * random.choice((1, 1, 0, -1)))]
+                yield last[-1]
         case Times.FEW:
             few = [
                 now,

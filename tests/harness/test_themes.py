@@ -17,9 +17,12 @@ from store.points import Point
 VERSIONS = load_all()["versioned_prices"]
 CATALOG = load_all()["catalog"]
 VISITS = load_all()["visits"]
+UNPAID = load_all()["unpaid_orders"]
 
 
-@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW, Times.STEADY, Times.EARLY])
+@pytest.mark.parametrize(
+    "shape", [Times.LATE, Times.LEAPS, Times.FEW, Times.STEADY, Times.EARLY, Times.EDGES]
+)
 def test_times_are_the_same_for_the_same_seed_and_none_is_nought(shape: Times) -> None:
     made = [list(islice(times(shape, Random(3), VERSIONS), 50)) for _ in range(2)]
     assert made[0] == made[1]
@@ -48,6 +51,14 @@ def test_one_schedule_in_five_with_sliding_windows_begins_with_time_itself() -> 
     assert all(max(item.timestamp for item in schedule.input) <= 3 * size + 1 for schedule in early)
     within = [sum(item.timestamp < size for item in schedule.input) for schedule in early]
     assert sum(number >= 4 for number in within) >= 6
+
+
+def test_one_schedule_in_five_with_edges_has_nearly_all_records_just_there() -> None:
+    spans = {0, *UNPAID.edges_ms}
+    for index in range(4, 60, 5):
+        made = [item.timestamp for item in generate(UNPAID, 4, index).input]
+        near = [{abs(time - other) for other in made[:place]} for place, time in enumerate(made)]
+        assert sum(not spans.isdisjoint(apart) for apart in near[1:]) >= len(made) - 2
 
 
 def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:

@@ -52,6 +52,7 @@ def scenario_file(directory: Path, text: str) -> str:
         (BALANCES.replace(NAME, f'{NAME}\n    durations_ms = ("5",)'), "durations_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = (5, -1)"), "durations_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = 5"), "durations_ms is 5"),
+        (BALANCES.replace(NAME, f"{NAME}\n    edges_ms = (5, -1)"), "edges_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    settings = 5"), "settings is 5"),
         (BALANCES.replace(NAME, f'{NAME}\n    settings = {{"colour": 1}}'), "settings: "),
     ],
