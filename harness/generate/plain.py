@@ -65,6 +65,13 @@ partition, as it takes several records of a key."""
 EDGED = len(PARTITIONS)
 """One schedule in so many of a scenario with edges has all records just there: mostly of those with one partition."""
 
+HELD_BACK = len(PARTITIONS)
+"""One schedule in so many of a scenario that joins tables has a cache that holds back what becomes of several records,
+and so have those with records at edges of one that has tables."""
+
+HELD_BACK_RECORDS = 5
+"""What a commit has there: both sides are gone between two of them, or several records are at the edge of one."""
+
 RESTARTED = 0.4
 """The share of the schedules without a theme that begin with restarts which have to find something."""
 
@@ -369,8 +376,14 @@ class _Generator:
                 drawn = self._on(own, drawn)
         if self._scenario.sliding_ms and self._index % EARLY == 1:
             self._times = Times.EARLY
+        holds_back = bool(self._scenario.joins) and self._index % HELD_BACK == 1
         if self._scenario.edges_ms and self._index % EDGED == EDGED - 1:
             self._times = Times.EDGES
+            holds_back = bool(self._scenario.updates)
+        if holds_back and not self._many:
+            held = {settings.CACHE: settings.VALUES[settings.CACHE][-1], "commit.records": HELD_BACK_RECORDS}
+            drawn = settings.consistent({**drawn, **held, **self._scenario.settings})
+            self._least = MOST_RECORDS
         self._settings = drawn
         self._partitions = max(self._partitions, self._scenario.least_partitions)
         items = self._input()

@@ -8,16 +8,18 @@ from random import Random
 import pytest
 
 from harness.generate import generate
+from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
-from scenarios import load_all
+from scenarios import Scenario, load_all
 from store.points import Point
 
 VERSIONS = load_all()["versioned_prices"]
 CATALOG = load_all()["catalog"]
 VISITS = load_all()["visits"]
 UNPAID = load_all()["unpaid_orders"]
+PROFILES = load_all()["profiles"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,18 @@ def test_one_schedule_in_five_with_edges_has_nearly_all_records_just_there() -> 
         made = [item.timestamp for item in generate(UNPAID, 4, index).input]
         near = [{abs(time - other) for other in made[:place]} for place, time in enumerate(made)]
         assert sum(not spans.isdisjoint(apart) for apart in near[1:]) >= len(made) - 2
+
+
+@pytest.mark.parametrize(("scenario", "turn"), [(PROFILES, 1), (VISITS, 4)])
+def test_one_schedule_in_five_of_tables_holds_back_what_becomes_of_several_records(
+    scenario: Scenario, turn: int
+) -> None:
+    made = [generate(scenario, 4, index) for index in range(turn, 60, 5)]
+    held = [schedule for schedule in made if len(schedule.input) <= MOST_RECORDS]
+    assert len(held) >= 10
+    assert all(schedule.settings["commit.records"] == HELD_BACK_RECORDS for schedule in held)
+    assert all(schedule.settings["statestore.cache.max.bytes"] == 1_000_000 for schedule in held)
+    assert all(len(schedule.input) == MOST_RECORDS for schedule in held)
 
 
 def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:
