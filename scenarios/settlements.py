@@ -139,11 +139,11 @@ class Scenario(scenarios.Scenario):
         priced.to(f"{application_id}-priced", value_serde=JsonSerde())
 
     def input(self, random: Random) -> Sample:
-        if random.random() < 0.6:
+        if random.random() < 0.5:
             value = random.choice((1, 2, LARGE, -1, -1, -2, RECEIPT))
             return Sample(random.choice(("a", "a", "ann")), value, topic="claims")
         value = random.choice((1, 2, UNLISTED, UNLISTED, LARGE, LARGE + 1, -1))
-        return Sample(random.choice(("a", "a", "ann")), value, topic="orders")
+        return Sample(random.choice(("a", "a", "a", "ann")), value, topic="orders")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         return self._claim(state, record) if record.topic == "claims" else self._order(state, record)
