@@ -101,7 +101,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         items = ("apple", "pear", "plum", "apple", "", BOOK, ATLAS)
-        value = random.choice((None, None, random.choice(QUESTIONS), *items))
+        value = random.choice((None, None, None, None, random.choice(QUESTIONS), *items))
         return Sample(random.choice(("a", "a", "ann", "anna")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
