@@ -91,6 +91,7 @@ class Scenario(scenarios.Scenario):
     summary = "Sessions that merge, from clicks out of order."
     time_step_ms = 12_000
     durations_ms = (GAP_MS, RETENTION_MS)
+    edges_ms = (GAP_MS,)
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(
