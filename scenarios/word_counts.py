@@ -56,7 +56,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
-        some = " ".join(random.choices(WORDS, k=random.randrange(4)))
+        some = " ".join(random.choices(WORDS, k=random.randrange(6)))
         return Sample(
             random.choice(("u", "v", KEYLESS)), None if random.random() < 0.1 else some, headers=headers
         )
