@@ -21,7 +21,6 @@ from harness.mutants import (
     dated,
     edges,
     falsy,
-    files,
     foreign,
     keyless,
     members,
@@ -67,7 +66,6 @@ MUTANTS: Mapping[str, Mutant] = {
         workers,
         members,
         metrics,
-        files,
         queries,
         adapters,
     )

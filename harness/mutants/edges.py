@@ -56,10 +56,4 @@ MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        "who-may-find-a-partner-is-forwarded-alone",
-        OWN,
-        "A record is forwarded without a partner at the last time that it can still find one.",
-        (Edit("store.streams.dsl.joins:JoinSide.bind", "if latest < now:", "if latest <= now:"),),
-    ),
 )

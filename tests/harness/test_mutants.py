@@ -41,6 +41,11 @@ def test_a_mutant_changes_each_function_once(name: str) -> None:
     assert len(set(targets)) == len(targets)
 
 
+def test_no_two_mutants_are_the_same() -> None:
+    asked = [(mutant.edits, mutant.files, mutant.worlds) for mutant in MUTANTS.values()]
+    assert [one for one in asked if asked.count(one) > 1] == []
+
+
 def test_a_mutant_is_gone_when_its_block_fails() -> None:
     before = codes("abort-keeps-the-writes")
     with pytest.raises(ZeroDivisionError), planted("abort-keeps-the-writes"):
