@@ -253,6 +253,10 @@ class Stage:
         """Ask the process to end by itself, as SIGTERM does, and start it again, with other settings if given."""
         raise NotImplementedError
 
+    def stop_alone(self, actor: Actor) -> None:
+        """As `stop`, and no other process with it: on Spark a task host that nobody needs is told to go."""
+        raise NotImplementedError
+
     def start_another(self, actor: Actor) -> None:
         """Start a second incarnation of the task on another host while this one runs on."""
         raise NotImplementedError

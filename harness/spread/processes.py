@@ -31,8 +31,8 @@ def over(jobs: int) -> Spread:
 
 @contextmanager
 def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
-    """So many processes that have loaded a module. At the end what has not begun is taken back, and nobody waits for
-    the rest, which is ended where the block was left before its end."""
+    """So many processes that have loaded a module. At the end what has not begun is taken back, and the rest is ended
+    where the block was left before its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
@@ -56,7 +56,8 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Waited for: the interpreter wakes the pool's thread at its own end, and fails where that is just letting go.
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _end_with_parent() -> None:

@@ -227,7 +227,7 @@ class Director:
                 assert target is not None
                 # Started again afterwards: it may have input that nobody can see yet.
                 self._stopped_for = self._step
-                self._stage.stop(target)
+                self._stage.stop_alone(target)
                 # Nothing is left to process, so waiting is over.
                 self._due = self._progress
             else:

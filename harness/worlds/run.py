@@ -272,6 +272,9 @@ class Run(DirectorStage, ABC):
         self.runtime.start_another(actor, self._elsewhere(actor))
 
     def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
+        self.stop_alone(actor, settings=settings)
+
+    def stop_alone(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
         worker = actor.worker
         if worker.stopping:
             raise SkipError("it was asked to end before")

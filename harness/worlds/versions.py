@@ -194,8 +194,8 @@ class VersionedRun(Run):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """End all processes but zombies, by that fault, and start them again in a version, with these settings beside
-        those that they had."""
-        if self.restarting:
+        those that they had. Those that were asked to end, to be started again as they are, may be killed meanwhile."""
+        if self.restarting and not (kill and self._next_version == self.version):
             raise SkipError("all processes were asked to end before")
         self.restarting, self._next_version = True, version
         if settings:

@@ -210,7 +210,7 @@ class AttemptsRun(RealRun):
         kill: bool,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if self.restarting:
+        if self.restarting and not kill:
             raise SkipError("all processes were asked to end before")
         if self.driver is None or self._query is None or self.driver.life is not Life.RUNNING:
             raise SkipError("there is no driver that could be started again")

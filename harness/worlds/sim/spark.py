@@ -119,6 +119,8 @@ class Driver:
                     continue
                 self._offset_log.append(plan)
             process.reached(Point.BATCH_PLANNED)
+            if self._is_stopping:
+                break
             self._run_batch(self._offset_log[-1])
             if self._error:
                 self._dismiss()
