@@ -40,7 +40,7 @@ def cluster(
 
 
 @pytest.mark.parametrize("which", [COORDINATOR, LEADER])
-@pytest.mark.parametrize("fault", ["kill_broker", "cut_broker"])
+@pytest.mark.parametrize("fault", ["kill_broker", pytest.param("cut_broker", marks=pytest.mark.long)])
 def test_a_task_goes_on_when_others_have_to_take_a_broker_s_place(
     cluster: ContainerWorld, fault: str, which: int
 ) -> None:

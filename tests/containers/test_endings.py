@@ -52,7 +52,7 @@ def mounted(directory: Path) -> list[str]:
     return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_world_whose_process_was_ended(
     client: Any, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -97,7 +97,7 @@ def test_all_state_of_a_host_that_is_lost_is_gone_with_it(world: ContainerWorld)
     assert sorted(struck(events)) == ["lose_host", "wipe", "wipe"]
 
 
-@pytest.mark.parametrize("index", [3, 8])
+@pytest.mark.parametrize("index", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_generated_schedules_of_members_hold_in_containers(world: ContainerWorld, index: int) -> None:
     scenario = load("bank_transfers")
     run(world, generate(scenario, 1, index, WORLDS["containers"].capabilities, Runtime.STREAMS))

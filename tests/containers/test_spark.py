@@ -90,7 +90,7 @@ def test_a_killed_executor_takes_its_attempts_along_and_spark_runs_them_again(wo
 
 
 @pytest.mark.requirement("card.2", "card.3")
-@pytest.mark.parametrize("fault", ["kill_host", "lose_host"])
+@pytest.mark.parametrize("fault", ["lose_host", pytest.param("kill_host", marks=pytest.mark.long)])
 def test_what_a_lost_machine_ran_goes_on_elsewhere(world: ContainerWorld, fault: str) -> None:
     history, verdict = run(world, Step(fault, at=Point.STORE_COMMITTED))
     assert verdict == Verdict(Outcome.HOLDS)
@@ -98,7 +98,9 @@ def test_what_a_lost_machine_ran_goes_on_elsewhere(world: ContainerWorld, fault:
 
 
 @pytest.mark.requirement("card.2", "card.3", "129.3")
-@pytest.mark.parametrize("fault", ["pause_executor", "cut_executor", "slow_attempt"])
+@pytest.mark.parametrize(
+    "fault", ["slow_attempt", "cut_executor", pytest.param("pause_executor", marks=pytest.mark.long)]
+)
 def test_a_zombie_that_goes_on_beside_its_successor_is_fenced(world: ContainerWorld, fault: str) -> None:
     """Or Spark ends it first: a slow one is no zombie to it, and an executor that wakes up may find at once that it was
     given up."""
@@ -129,8 +131,11 @@ def test_an_attempt_that_stands_still_for_a_moment_goes_on(world: ContainerWorld
     assert ends(history, struck(history)) == [End.DONE]
 
 
+# A driver whose clock has jumped ahead takes its executors for lost, and waits for others.
 @pytest.mark.parametrize("way", FAULTS["jump_clock"].amount)
-@pytest.mark.parametrize("at", [Point.TRANSACTION_BEGUN, Point.BATCH_PLANNED])
+@pytest.mark.parametrize(
+    "at", [Point.TRANSACTION_BEGUN, pytest.param(Point.BATCH_PLANNED, marks=pytest.mark.long)]
+)
 def test_a_wrong_clock_of_a_worker_or_of_the_driver_changes_nothing(
     world: ContainerWorld, at: Point, way: int
 ) -> None:

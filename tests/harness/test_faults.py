@@ -101,7 +101,7 @@ def test_every_fault_that_can_be_simulated_happens_wherever_it_may_and_the_pipel
             # The input of a campaign, all in the task that is struck.
             items = tuple(
                 msgspec.structs.replace(item, partition=0)
-                for index in range(3)
+                for index in range(2)
                 for item in generate(scenario, 1, index).input
             )
             copied = {"num.standby.replicas": 1} if Occasion.COPY in fault.occasions else {}

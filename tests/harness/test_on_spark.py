@@ -152,6 +152,7 @@ def test_on_spark_the_same_failures_are_found_as_by_processes(place: Path) -> No
     nothing_stays(place)
 
 
+@pytest.mark.long
 def test_an_error_in_code_of_a_scenario_is_told_as_by_processes(place: Path) -> None:
     text = (place / "helped.py").read_text().replace("random.randint(1, 99)", "1 // random.randint(0, 30)")
     (place / "dividing.py").write_text(text)
@@ -316,6 +317,7 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(place: Path) -> N
     assert {name: world[name] for name in here["worlds"]["sim"]} == here["worlds"]["sim"]
 
 
+@pytest.mark.long
 def test_time_that_is_over_ends_a_campaign(place: Path) -> None:
     code, result, _ = results(place, "balances", "--for", "2s", "--on", "local[1]")
     assert code == 0

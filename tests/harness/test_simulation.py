@@ -34,7 +34,7 @@ RECORDS = tuple(
 def test_every_schedule_that_hypothesis_generates_holds(name: str) -> None:
     scenario = SCENARIOS[name]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(schedules(scenario))
     def holds(schedule: Schedule) -> None:
         _, verdict = simulate(scenario, schedule)

@@ -299,7 +299,7 @@ def test_a_static_member_that_is_none_any_more_while_it_commits_joins_anew(
     admin.close()
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("assignor", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)])
 def test_a_static_member_that_heard_nothing_of_the_broker_for_a_session_joins_anew(
     unique: Callable[[str], str], assignor: Assignor
 ) -> None:

@@ -68,7 +68,9 @@ def check(name: str, cluster: KafkaCluster, sequences: Sequence[Sequence[Op]]) -
     return comparisons
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
+)
 def test_random_sequences_have_the_same_answers_on_the_real_broker(
     part: int, cluster: KafkaCluster, unique: Callable[[str], str]
 ) -> None:

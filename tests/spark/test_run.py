@@ -68,6 +68,7 @@ def test_killed_python_workers_leave_neither_duplicates_nor_gaps(world: LocalWor
 
 
 @pytest.mark.requirement("card.2", "card.3")
+@pytest.mark.long
 def test_a_task_may_be_killed_many_times_at_one_point(world: LocalWorld) -> None:
     history, verdict = run(world, schedule(*[Step("kill", at=Point.PRODUCER_READY)] * 16))
     assert verdict == Verdict(Outcome.HOLDS)

@@ -278,6 +278,7 @@ def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running)
     assert running.output() == [(b"a", b"1")]
 
 
+@pytest.mark.long
 def test_a_start_that_fails_is_tried_again_as_the_query_is(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,7 +203,7 @@ def test_that_holds_after_each_of_the_smallest_writes(value: bytes | None) -> No
     assert held > objects / 3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(written=writes())
 def test_a_discard_of_an_indexed_batch_frees_all_that_was_counted(written: Writes) -> None:
     engine = MemoryEngine()
