@@ -417,7 +417,12 @@ class _Generator:
             # By turns, so that whatever else is drawn stays as it is.
             drawn = {**drawn, "restore.batch.records": 1, "commit.records": 1}
             steps = [*self._cut_under_a_restore(items[0].partition), *steps]
-        elif self._index % CUT == CUT // 2 - 2 and "power_loss" in self._possible and self._parts.changelogs:
+        elif (
+            self._index % CUT == CUT // 2 - 2
+            and "power_loss" in self._possible
+            and self._parts.changelogs
+            and not holds_back
+        ):
             steps = [*self._after_a_time(items[0].partition), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(

@@ -173,9 +173,10 @@ class Copy(msgspec.Struct):
         kind = Kind.TRANSACTIONAL if self.unsynced and self.kind is _SYNCED else self.kind
         if self.direct and what is Befell.POWER_LOSS:
             kind = Kind.DIRECT
-        self.kept = min(self.kept, TABLE[what][kind])
-        if what is Befell.POWER_LOSS:
-            self.last = self.safe if kind is _PERIODIC else {}
+        kept = TABLE[what][kind]
+        self.kept = min(self.kept, kept)
+        if kept is Kept.A_COMMIT:
+            self.last = self.safe
         elif what is Befell.REMOVED:
             self.last = {}
             self.start_over()
@@ -365,7 +366,7 @@ class Copies:
         """Longer than any interval that a schedule has."""
         for task, host, standby in self._running.values():
             for copy in () if standby else self._all(task, host):
-                copy.passed = not copy.restoring and copy.kept is _LAST_COMMIT
+                copy.passed = copy.kind is _PERIODIC and not copy.restoring and copy.kept is _LAST_COMMIT
 
     def _set_clock(self, host: int) -> None:
         """A process there that is overtaken may take it for a transaction that was given up for its time: asked to end,
