@@ -415,7 +415,7 @@ class _Generator:
             steps = [*self._begin(self._asked), *steps]
         elif self._index % CUT == CUT // 2 and self._scenario.durations_ms and self._parts.stores:
             # By turns, so that whatever else is drawn stays as it is.
-            drawn = {**drawn, "restore.batch.records": 1, "commit.records": 1}
+            self._choose({"restore.batch.records": 1, "commit.records": 1})
             steps = [*self._cut_under_a_restore(items[0].partition), *steps]
         elif (
             self._index % CUT == CUT // 2 - 2

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy as copied
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -194,15 +195,7 @@ class Copy(msgspec.Struct):
 
     def as_it_is(self) -> Copy:
         """A copy of what is known now, which does not change any more."""
-        return Copy(
-            kind=self.kind,
-            kept=self.kept,
-            restoring=self.restoring,
-            last=self.last,
-            settings=self.settings,
-            unsynced=self.unsynced,
-            direct=self.direct,
-        )
+        return copied(self)
 
     @property
     def whole(self) -> bool:

@@ -195,11 +195,19 @@ class VersionedRun(Run):
     ) -> None:
         """End all processes but zombies, by that fault, and start them again in a version, with these settings beside
         those that they had. Those that were asked to end, to be started again as they are, may be killed meanwhile."""
-        if self.restarting and not (kill and self._next_version == self.version):
-            raise SkipError("all processes were asked to end before")
-        self.restarting, self._next_version = True, version
+        self.require_restartable(kill=kill)
         if settings:
             self.all_start_with(settings)
+        self.end_all(actor, fault, version, kill=kill)
+
+    def require_restartable(self, *, kill: bool) -> None:
+        """Raises `SkipError` where the processes cannot be ended now."""
+        if self.restarting and not (kill and self._next_version == self.version):
+            raise SkipError("all processes were asked to end before")
+
+    def end_all(self, actor: Actor, fault: str, version: int, *, kill: bool) -> None:
+        """End all processes, and start them again in that version once they have ended."""
+        self.restarting, self._next_version = True, version
         living = [one for one in self.processes if one.life is Life.RUNNING]
         self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
         for worker in living:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import psutil
@@ -201,23 +201,16 @@ class AttemptsRun(RealRun):
         """The configuration that new processes have."""
         return config_of(self.schedule, self.changed.get(self.tasks[0], {}))
 
-    def restart(
-        self,
-        actor: Actor,
-        fault: str,
-        version: int,
-        *,
-        kill: bool,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        if self.restarting and not kill:
-            raise SkipError("all processes were asked to end before")
+    def require_restartable(self, *, kill: bool) -> None:
+        super().require_restartable(kill=kill)
         if self.driver is None or self._query is None or self.driver.life is not Life.RUNNING:
             raise SkipError("there is no driver that could be started again")
-        if settings:
-            self.all_start_with(settings)
+
+    def end_all(self, actor: Actor, fault: str, version: int, *, kill: bool) -> None:
+        assert self.driver is not None
+        assert self._query is not None
         self.had_another |= version != self.version
-        self.version = version
+        self.version = self._next_version = version
         if kill:
             self._kill_all(actor, self.driver)
             return
