@@ -340,6 +340,22 @@ def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
             member.poll(0)
 
 
+@pytest.mark.parametrize("stable", [True, False])
+def test_a_coordinator_that_is_slow_is_asked_again_where_no_transaction_can_be_the_reason(
+    stable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {})
+    asker = Mock()
+    noted = SimpleNamespace(error=None, offset=3, metadata="noted")
+    asker.committed.side_effect = [raised(KafkaError._TIMED_OUT), [noted]]
+    monkeypatch.setattr(reader, "_consumer", lambda *_: asker)
+    if stable:
+        with pytest.raises(RetriableError, match="a transaction holds it"):
+            reader.committed_metadata("group", TopicPartition("in", 0))
+    else:
+        assert reader.committed_metadata("group", TopicPartition("in", 0), stable=False) == "noted"
+
+
 def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> KafkaReader:
     """Of a log that begins at 2."""
     reader = KafkaReader(Client("nobody:1", 30.0, {}), {})

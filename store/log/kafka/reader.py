@@ -170,16 +170,14 @@ class KafkaReader:
         doing = f"committed offset of group {group_id} in {tp}"
 
         def ask(seconds: float) -> ClientPartition:
-            (answer,) = asker.committed(
-                [ClientPartition(tp.topic, tp.partition)], min(seconds, _STABLE_SECONDS)
-            )
+            (answer,) = asker.committed([ClientPartition(tp.topic, tp.partition)], seconds)
             if answer.error is not None:
                 raise KafkaException(answer.error)
             return answer
 
         def ask_once_stable(seconds: float) -> ClientPartition:
             try:
-                return ask(seconds)
+                return ask(min(seconds, _STABLE_SECONDS))
             except KafkaException as exception:
                 cause = cause_of(exception)
                 if cause.code() not in (KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT):
@@ -191,7 +189,8 @@ class KafkaReader:
                     "__consumer_offsets` shows a transaction without an end, and `abort` ends it"
                 ) from exception
 
-        return self._repeat(doing, settle_missing(asker, *tp, ask_once_stable))
+        # No transaction holds what is asked without waiting for it: there, a broker is just slow.
+        return self._repeat(doing, settle_missing(asker, *tp, ask_once_stable if stable else ask))
 
     def close(self) -> None:
         self._closed = True
