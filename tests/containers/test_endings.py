@@ -145,6 +145,7 @@ def test_without_docker_a_run_says_what_to_type_and_exits_with_4(tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_a_campaign_of_several_schedules_at_once(client: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness.cli", "run", "balances", "--world", "containers", "--jobs", "2"]
     process = subprocess.Popen(

@@ -99,7 +99,12 @@ def test_what_a_lost_machine_ran_goes_on_elsewhere(world: ContainerWorld, fault:
 
 @pytest.mark.requirement("card.2", "card.3", "129.3")
 @pytest.mark.parametrize(
-    "fault", ["slow_attempt", "cut_executor", pytest.param("pause_executor", marks=pytest.mark.long)]
+    "fault",
+    [
+        pytest.param("slow_attempt", marks=pytest.mark.long),
+        "cut_executor",
+        pytest.param("pause_executor", marks=pytest.mark.long),
+    ],
 )
 def test_a_zombie_that_goes_on_beside_its_successor_is_fenced(world: ContainerWorld, fault: str) -> None:
     """Or Spark ends it first: a slow one is no zombie to it, and an executor that wakes up may find at once that it was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import shutil
@@ -10,15 +11,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import psutil
 import pytest
 from filelock import FileLock
 
+from harness.cli import main
 from harness.faults import FAULTS
 from harness.schedule import decode
 from harness.worlds import WORLDS
@@ -42,6 +46,25 @@ def crashproof(
         check=False,
         env={**os.environ, **(env or {})},
     )
+
+
+def called(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """As `crashproof`, but in this process, which has imported all before: for what is refused before any work."""
+    said, told = StringIO(), StringIO()
+    store = logging.getLogger("store")
+    propagate = store.propagate
+    with (
+        patch.object(sys, "argv", ["crashproof", *map(str, arguments)]),
+        patch.object(sys, "path", [*sys.path]),
+        chdir(cwd),
+        redirect_stdout(said),
+        redirect_stderr(told),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    store.propagate = propagate
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess(arguments, ended.value.code, said.getvalue(), told.getvalue())
 
 
 def refused(answer: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -130,7 +153,7 @@ def test_bad_input_is_one_clear_error(
     (tmp_path / "value.json").write_text(
         '{"version": 2, "scenario": "balances", "input": [{"partition": 0, "key": "a", "value": [1]}]}'
     )
-    refused(crashproof(*arguments, cwd=tmp_path), code, *words)
+    refused(called(*arguments, cwd=tmp_path), code, *words)
 
 
 def test_the_lists_name_what_exists(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stdout
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("containers")
 def test_where_docker_is_there_brokers_and_spark_are_containers(tmp_path: Path) -> None:
     from harness.provision import ProvisionError

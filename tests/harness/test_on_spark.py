@@ -276,6 +276,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     until(lambda: not list(named(str(directory))))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(place: Path) -> None:
     mark = halting(place)
     conf = place.parent / "conf"

@@ -119,6 +119,7 @@ def test_a_member_that_is_killed_before_a_change_to_the_disk_is_followed_by_one_
     assert replayed_after(history, "reorder") == 0
 
 
+@pytest.mark.long
 @pytest.mark.requirement("13627.1", "13627.4")
 def test_queries_of_spark_go_on_as_the_other_version_from_the_same_checkpoints(world: LocalWorld) -> None:
     steps = (

@@ -1,4 +1,5 @@
-"""One Spark session and one local world for all tests here. Mark users with `xdist_group("spark")`."""
+"""One Spark session and one local world for the tests of a process. Mark users with `xdist_group("spark")`, and those
+of the sink and of the query with `xdist_group("spark-sink")`, so that two processes have them."""
 
 from __future__ import annotations
 

@@ -184,6 +184,7 @@ def test_records_that_cannot_be_processed_or_sent_become_dead_letters_once(runni
     assert sorted(running.output("dead")) == [(b"1", b"bad")] * 2 + [(b"2", b"large")] * 2
 
 
+@pytest.mark.long
 def test_input_that_has_expired_before_it_was_processed_is_missed(running: Running) -> None:
     topology, name = passing(running), running.name
     query = running.start(topology)

@@ -19,7 +19,7 @@ from store.streams.topology import Context, Topology
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.waiting import settle
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-sink")
 
 Row = tuple[bytes | None, bytes | None, Headers]
 

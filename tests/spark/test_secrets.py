@@ -50,6 +50,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
         yield running
 
 
+@pytest.mark.long
 def test_no_password_is_in_any_log_page_or_file(
     guarded: GuardedBroker, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:

@@ -25,7 +25,7 @@ from store.spark import sink as sinks
 from store.types import IsolationLevel, TopicPartition
 from tests.waiting import settle, until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-sink")
 
 Write = Callable[[DataFrame, int], None]
 
