@@ -7,16 +7,17 @@ asked there, and one that only stores in real files have in those schedules of t
 
 What is caught does not depend on the machine: where the simulation runs it, a mutant gets the schedules of a default
 run, or a time of one processor where that is asked for.
-Must survive: a mutant that makes a run loop for ever (the campaign's own watchdog), and one that breaks the harness
-itself, which is then not caught.
+Must survive: a mutant that makes a run loop for ever (the campaign's own watchdog), one that breaks the harness
+itself, or ends its process, which is then not caught, and a process that is ended from outside.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, count
 from statistics import median
@@ -226,10 +227,33 @@ def _spread(
         for mutant, world in asked:
             yield sit(mutant, world, seconds, seed=seed)
         return
+    left = {mutant.name: world for mutant, world in asked}
+    while left:
+        begun = list(left)[:jobs]
+        try:
+            for sat in _asked_at_once(left, jobs, seconds, seed):
+                del left[sat.name]
+                yield sat
+                begun = list(left)[:jobs]
+        except BrokenProcessPool:
+            # One of those that had begun has ended a process, or somebody else has: alone, each shows which.
+            for name in begun:
+                yield _asked_alone(name, left.pop(name), seconds, seed)
+
+
+def _asked_at_once(worlds: Mapping[str, str], jobs: int, seconds: float | None, seed: int) -> Iterator[Sat]:
     with pool_of(jobs, "harness.mutants.exam") as pool:
-        futures = [pool.submit(_sit_by_name, mutant.name, world, seconds, seed) for mutant, world in asked]
+        futures = [pool.submit(_sit_by_name, name, world, seconds, seed) for name, world in worlds.items()]
         for future in as_completed(futures):
             yield future.result()
+
+
+def _asked_alone(name: str, world: str, seconds: float | None, seed: int) -> Sat:
+    try:
+        (sat,) = _asked_at_once({name: world}, 1, seconds, seed)
+    except BrokenProcessPool:
+        return _sat(MUTANTS[name], world, 0, 0.0, [], "the process that asked it is gone")
+    return sat
 
 
 def _sit_by_name(name: str, world: str, seconds: float | None, seed: int) -> Sat:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
@@ -112,6 +114,22 @@ def test_a_mutant_gets_the_schedules_of_a_default_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr("harness.mutants.exam.load_all", lambda: ("balances", "relay"))
     (sat,) = examine(["adapter-reads-uncommitted"], 1, lambda _: None, world="sim").mutants
     assert sat.schedules == 4
+
+
+def test_a_process_of_the_exam_that_is_ended_from_outside_keeps_no_mutant_from_being_asked() -> None:
+    def kill_the_others(_sat: Sat) -> None:
+        if not killed:
+            killed.extend(multiprocessing.active_children())
+            for process in killed:
+                process.kill()
+
+    killed: list[BaseProcess] = []
+    # The second one is asked for as long as there is time.
+    names = ["positions-not-in-the-transaction", "adapter-reads-uncommitted"]
+    first, second = examine(names, 2, kill_the_others, seconds=6, world="sim").mutants
+    assert killed
+    assert (first.caught, second.caught) == (True, False)
+    assert (first.error, second.error, second.schedules > 0) == ("", "", True)
 
 
 def made(name: str, *oracles: str) -> Sat:
