@@ -229,4 +229,40 @@ MUTANTS = (
         ),
         oracle="offsets",
     ),
+    Mutant(
+        "changelogs-of-windows-are-kept-for-a-day",
+        OWN,
+        "The changelog of a store of windows or sessions is kept for a day, however long these are.",
+        (
+            Edit(
+                "store.suppliers:_expiring",
+                "min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)",
+                "CHANGELOG_SLACK_MS",
+            ),
+        ),
+    ),
+    Mutant(
+        "changelogs-of-windows-are-kept-no-longer-than-these",
+        OWN,
+        "The changelog of a store of windows or sessions is kept for as long as these by the clock of the brokers.",
+        (
+            Edit(
+                "store.suppliers:_expiring",
+                "min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)",
+                "retention_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "versions-are-compacted-after-a-day",
+        OWN,
+        "The changelog of a versioned store is compacted after a day, however long its history is.",
+        (
+            Edit(
+                "store.suppliers:VersionedSupplier.changelog_config",
+                "min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)",
+                "CHANGELOG_SLACK_MS",
+            ),
+        ),
+    ),
 )

@@ -37,7 +37,6 @@ from store.config import StreamsConfig
 from store.points import Point
 from store.streams.topology import Topology
 from store.suppliers import (
-    CHANGELOG_SLACK_MS,
     SessionSupplier,
     StoreSupplier,
     VersionedSupplier,
@@ -78,6 +77,12 @@ class _Pipeline:
         self.windowed = frozenset(
             name for name, one in inner.items() if isinstance(one, WindowSupplier | SessionSupplier)
         )
+        self.kept_ms = {
+            ordinal: min(retentions) + _BEYOND_MS - _OTHERWISE_MS
+            for ordinal, suppliers in self.suppliers.items()
+            if (retentions := [kept for one in suppliers.values() if (kept := _retention_ms(one)) is not None])
+        }
+        """Ordinal → for how long the brokers keep all that a restore of its windows, sessions and versions needs."""
         self.absences = {
             name: int(settings["delete.retention.ms"]) // 2
             for suppliers in self.suppliers.values()
@@ -98,6 +103,15 @@ class _Pipeline:
         }
 
 
+def _retention_ms(supplier: StoreSupplier[Any]) -> int | None:
+    match innermost(supplier):
+        case WindowSupplier() | SessionSupplier() as one:
+            return one.retention_ms
+        case VersionedSupplier() as one:
+            return one.history_retention_ms
+    return None
+
+
 def _short(topics: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """By ordinal, without the application id."""
     return {ordinal: [topic.removeprefix(PREFIX) for topic in names] for ordinal, names in topics.items()}
@@ -110,6 +124,11 @@ def _pipeline(scenario: Scenario, settings: tuple[tuple[str, Any], ...]) -> _Pip
 
 _CLEANING = frozenset(name for name, fault in FAULTS.items() if Capability.LOGS in fault.needs)
 """Faults that have the broker clean its topics."""
+_BEYOND_MS = 24 * 3_600_000
+"""What changelogs are kept for beyond the retention of their stores: in Kafka Streams
+`windowstore.changelog.additional.retention.ms`, and a constant of its versioned stores."""
+_OTHERWISE_MS = 3_600_000
+"""More than what passes in a schedule beside absences: sessions and transactions that time out, and waits."""
 _CLEANING_LATER = frozenset(name for name in _CLEANING if Capability.TIME in FAULTS[name].needs)
 """Those that let time pass before."""
 
@@ -320,8 +339,8 @@ class Evidence:
         """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
 
         Brokers keep the changelogs of windows and sessions for their retention and a day more, and the history of a
-        versioned store likewise, by the times of records. Once the broker's clock is further than that beyond these,
-        cleaning takes what a restore would need, and Kafka promises no more.
+        versioned store likewise, by the times of records. Once the broker's clock, which begins with the first of
+        these, is further than that, cleaning takes what a restore would need, and Kafka promises no more.
         """
         found: dict[str, int] = {}
         away_ms = 0
@@ -330,13 +349,12 @@ class Evidence:
                 continue
             step = self.schedule.steps[event.step]
             away_ms += step.amount or FAULTS[event.fault].amount[0]
-            if away_ms < CHANGELOG_SLACK_MS:
-                continue
-            for ordinal, suppliers in self.suppliers.items():
-                if not suppliers.keys().isdisjoint(self.windowed | self.versioned):
-                    for task in self.tasks:
-                        if task.partition("_")[0] == ordinal:
-                            found.setdefault(task, index)
+            for ordinal, kept_ms in self._begun.kept_ms.items():
+                if away_ms < kept_ms:
+                    continue
+                for task in self.tasks:
+                    if task.partition("_")[0] == ordinal:
+                        found.setdefault(task, index)
         return found
 
     def judges(self, task: str, index: int) -> bool:
