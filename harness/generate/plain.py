@@ -310,6 +310,8 @@ class _Generator:
         """How many there have to be for what was drawn; 0 if that is all the same."""
         self._least = 1
         """How many records the input has at least."""
+        self._alike = False
+        """Whether all records of a topic have one key, if any."""
         if self._shared and scenario.aborts:
             self._least = ABORTED_RECORDS
         self._plain = False
@@ -379,6 +381,7 @@ class _Generator:
         holds_back = bool(self._scenario.joins) and self._index % HELD_BACK == 1
         if self._scenario.edges_ms and self._index % EDGED == EDGED - 1:
             self._times = Times.EDGES
+            self._alike = self._index // EDGED % 2 == 0
             holds_back = bool(self._scenario.updates)
         if holds_back and not self._many:
             held = {settings.CACHE: settings.VALUES[settings.CACHE][-1], "commit.records": HELD_BACK_RECORDS}
@@ -424,6 +427,8 @@ class _Generator:
             and not holds_back
         ):
             steps = [*self._after_a_time(items[0].partition), *steps]
+        elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:
+            steps = [*self._refused_with_stores_of_two_kinds(), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(
             scenario=self._scenario.reference_name,
@@ -479,6 +484,12 @@ class _Generator:
             Step("power_loss", task=task, wait=3 + turn % 3),
         ]
 
+    def _refused_with_stores_of_two_kinds(self) -> list[Step]:
+        """A commit that is refused in tasks of which only some stores have transactions: the others keep their rows."""
+        self._choose({**_EXACTLY, **_TRANSACTED, "default.dsl.store": "rocksDB", "commit.records": 2})
+        tasks = [f"{ordinal}_{number}" for ordinal in self._parts.mixed for number in range(self._partitions)]
+        return [Step("abort_commit", task=task, wait=self._index // CUT % 3) for task in tasks]
+
     def _cut_under_a_restore(self, partition: int) -> list[Step]:
         """A restore from nothing stands still after its first batch, until retention has taken the next ones."""
         turn = self._index // CUT
@@ -533,6 +544,7 @@ class _Generator:
         now = first_time(random, scenario)
         seen = self._seen
         of_key: dict[str, list[int]] = {}
+        first: dict[str, str] = {}
         shaped = times(self._times, random, scenario)
         items = []
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
@@ -540,8 +552,10 @@ class _Generator:
             sample = sample_of(scenario, random)
             keyed = sample.key != KEYLESS
             key = sample.key
+            if self._alike and keyed:
+                key = self._instead(sample, first.setdefault(sample.topic, key))
             if self._many and keyed:
-                key = self._one_of_many(sample, f"{key}{random.randrange(WIDE_KEYS)}")
+                key = self._instead(sample, f"{key}{random.randrange(WIDE_KEYS)}")
             if self._times is not Times.USUAL:
                 time = next(shaped)
             elif seen and random.random() < exact:
@@ -582,7 +596,7 @@ class _Generator:
             )
         return tuple(items)
 
-    def _one_of_many(self, sample: Sample, key: str) -> str:
+    def _instead(self, sample: Sample, key: str) -> str:
         """That key, where the scenario takes it: it may know all of its keys."""
         other = Input(0, key, sample.value, False, sample.topic, sample.timestamp or 0, sample.headers)
         return key if accepts(self._scenario, other, 0) else sample.key

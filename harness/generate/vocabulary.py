@@ -72,6 +72,8 @@ class Parts(NamedTuple):
     """Whether there is another version of it, with other ordinals."""
     ticking: tuple[int, ...] = ()
     """Ordinals of the sub-topologies that do something by the wall clock."""
+    mixed: tuple[int, ...] = ()
+    """Ordinals of those whose tasks also have stores with transactions where a run wants none."""
 
 
 @cache
@@ -107,7 +109,21 @@ def parts_of(scenario: Scenario) -> Parts:
             for topology in made
             if not scenario.ticks.isdisjoint(topic.removeprefix(prefix) for topic in topology.sinks)
         ),
+        _mixed(scenario),
     )
+
+
+def _mixed(scenario: Scenario) -> tuple[int, ...]:
+    wanted = {"processing.guarantee": "exactly_once_v2", "default.dsl.store": "rocksDB"}
+    config = config_of(Schedule(scenario.name, settings={**wanted, **scenario.settings}))
+    kinds = {
+        topology.ordinal: {
+            durability.transactional(one, config)
+            for one in topology.suppliers(config.dsl_store_suppliers).values()
+        }
+        for topology in topologies(scenario, "a", config)
+    }
+    return tuple(ordinal for ordinal, of_stores in kinds.items() if len(of_stores) == 2)
 
 
 def passing(scenario: Scenario, settings: Mapping[str, Any]) -> dict[Point, tuple[int, ...]]:

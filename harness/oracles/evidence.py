@@ -80,7 +80,9 @@ class _Pipeline:
         self.kept_ms = {
             ordinal: min(retentions) + _BEYOND_MS - _OTHERWISE_MS
             for ordinal, suppliers in self.suppliers.items()
-            if (retentions := [kept for one in suppliers.values() if (kept := _retention_ms(one)) is not None])
+            if (
+                retentions := [kept for one in suppliers.values() if (kept := _retention_ms(one)) is not None]
+            )
         }
         """Ordinal → for how long the brokers keep all that a restore of its windows, sessions and versions needs."""
         self.absences = {
