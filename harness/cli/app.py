@@ -640,6 +640,13 @@ def mutants(
             "gets the schedules of a default run, on real systems a minute.",
         ),
     ] = None,
+    small: Annotated[
+        bool,
+        typer.Option(
+            "--small/--as-found",
+            help="Make each schedule that catches one small, which takes most of the time, or leave it.",
+        ),
+    ] = True,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
     ] = None,
@@ -658,6 +665,7 @@ def mutants(
         _jobs(jobs),
         lambda sat: say(f"{sat.name}: {'caught by ' + sat.oracle if sat.caught else 'not caught'}"),
         seconds=_duration(duration),
+        small=small,
         options=options,
     )
     if json:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, count
 from statistics import median
 
@@ -68,7 +69,7 @@ class Sat(msgspec.Struct, frozen=True):
     seconds: float
     """Of one processor, until then; of the clock in worlds that are not simulated."""
     steps_after_shrinking: int | None
-    """Faults and queries of the smallest schedule that shows it; None if it was not caught, or not made smaller."""
+    """Faults and queries of the smallest schedule that shows it; None if it was not caught, or was left as found."""
     oracles: tuple[str, ...] = ()
     """All that found something in the schedules that caught it."""
     scenario: str = ""
@@ -94,14 +95,20 @@ Progress = Callable[[Sat], None]
 
 
 def sit(
-    mutant: Mutant, world: str, seconds: float | None = None, *, seed: int = 0, running: World | None = None
+    mutant: Mutant,
+    world: str,
+    seconds: float | None = None,
+    *,
+    seed: int = 0,
+    small: bool = True,
+    running: World | None = None,
 ) -> Sat:
     """Ask one mutant in one world, for so long, or with the schedules of a default run; `running` is that world, where
-    it is not simulated."""
+    it is not simulated. `small`: make the schedule that catches it small."""
     plan = Plan(tuple(load_all()), seed, seconds=seconds, mutant=mutant.name)
     try:
         return (
-            _simulated(mutant, plan, world)
+            _simulated(mutant, plan, world, small)
             if running is None
             else _on_real_systems(mutant, plan, world, running)
         )
@@ -129,7 +136,7 @@ def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> 
     raise AssertionError("counting has no end")
 
 
-def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
+def _simulated(mutant: Mutant, plan: Plan, world: str, small: bool) -> Sat:
     started = time.process_time()
     schedules = 0
     found: list[Found] = []
@@ -139,7 +146,7 @@ def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
         found += [one for one in part.found if _holds_unchanged(one)]
         if found or (plan.seconds is not None and time.process_time() - started >= plan.seconds):
             break
-    return _sat(mutant, world, schedules, time.process_time() - started, found)
+    return _sat(mutant, world, schedules, time.process_time() - started, found, small=small)
 
 
 def _with_files(plan: Plan) -> Iterator[Chunk]:
@@ -169,10 +176,17 @@ def _silence() -> Iterator[None]:
 
 
 def _sat(
-    mutant: Mutant, world: str, schedules: int, seconds: float, found: Sequence[Found], error: str = ""
+    mutant: Mutant,
+    world: str,
+    schedules: int,
+    seconds: float,
+    found: Sequence[Found],
+    error: str = "",
+    *,
+    small: bool = False,
 ) -> Sat:
     steps = None
-    if found and WORLDS[world].spreads:
+    if found and small:
         with _silence():
             reduced = reduce(found[0], mutant.name)
         steps = len(reduced.minimal.steps) if reduced.executions else None
@@ -199,16 +213,19 @@ def examine(
     *,
     seconds: float | None = None,
     seed: int = 0,
+    small: bool = True,
     world: str | None = None,
     options: Options | None = None,
 ) -> Exam:
     """Ask the mutants with these names, by default all, `jobs` at a time: each in the first of its worlds, or all in
-    the one that is given."""
+    the one that is given. `small`: make each schedule of the simulation that catches one small, which takes most of
+    the time there is."""
     asked = [
         (MUTANTS[name], world or MUTANTS[name].worlds[0]) for name in (MUTANTS if names is None else names)
     ]
     sats: dict[str, Sat] = {}
-    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, seconds, seed):
+    ask = partial(_sit_by_name, seconds=seconds, seed=seed, small=small)
+    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, ask):
         sats[sat.name] = sat
         progress(sat)
     rest = [one for one in asked if one[0].name not in sats]
@@ -220,44 +237,46 @@ def examine(
     return summarize([sats[mutant.name] for mutant, _ in asked])
 
 
-def _spread(
-    asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float | None, seed: int
-) -> Iterator[Sat]:
+_Ask = Callable[[str, str], Sat]
+"""Asks the mutant of a name in a world."""
+
+
+def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, ask: _Ask) -> Iterator[Sat]:
     if jobs <= 1:
         for mutant, world in asked:
-            yield sit(mutant, world, seconds, seed=seed)
+            yield ask(mutant.name, world)
         return
     left = {mutant.name: world for mutant, world in asked}
     while left:
         begun = list(left)[:jobs]
         try:
-            for sat in _asked_at_once(left, jobs, seconds, seed):
+            for sat in _asked_at_once(left, jobs, ask):
                 del left[sat.name]
                 yield sat
                 begun = list(left)[:jobs]
         except BrokenProcessPool:
             # One of those that had begun has ended a process, or somebody else has: alone, each shows which.
             for name in begun:
-                yield _asked_alone(name, left.pop(name), seconds, seed)
+                yield _asked_alone(name, left.pop(name), ask)
 
 
-def _asked_at_once(worlds: Mapping[str, str], jobs: int, seconds: float | None, seed: int) -> Iterator[Sat]:
+def _asked_at_once(worlds: Mapping[str, str], jobs: int, ask: _Ask) -> Iterator[Sat]:
     with pool_of(jobs, "harness.mutants.exam") as pool:
-        futures = [pool.submit(_sit_by_name, name, world, seconds, seed) for name, world in worlds.items()]
+        futures = [pool.submit(ask, name, world) for name, world in worlds.items()]
         for future in as_completed(futures):
             yield future.result()
 
 
-def _asked_alone(name: str, world: str, seconds: float | None, seed: int) -> Sat:
+def _asked_alone(name: str, world: str, ask: _Ask) -> Sat:
     try:
-        (sat,) = _asked_at_once({name: world}, 1, seconds, seed)
+        (sat,) = _asked_at_once({name: world}, 1, ask)
     except BrokenProcessPool:
         return _sat(MUTANTS[name], world, 0, 0.0, [], "the process that asked it is gone")
     return sat
 
 
-def _sit_by_name(name: str, world: str, seconds: float | None, seed: int) -> Sat:
-    return sit(MUTANTS[name], world, seconds, seed=seed)
+def _sit_by_name(name: str, world: str, *, seconds: float | None, seed: int, small: bool) -> Sat:
+    return sit(MUTANTS[name], world, seconds, seed=seed, small=small)
 
 
 def summarize(sats: Sequence[Sat]) -> Exam:
