@@ -6,7 +6,8 @@ is nobody's.
 Output, keyed by user: in `both` the two numbers for whoever has both, in `profiles` for every user, with null for an
 address that is not there; null where there is no such pair any more. In `cards` what is in `profiles`, and the note
 beside it, with null for whichever is not there. In `titled` the user as text and the note, for whoever has both. In
-`grown` the users above 4, which are kept, with null for one that is none of them any more. In `marked` the mark and
+`grown` the users above 4, which are kept, with null for one that is none of them any more. In `small` twice the number
+of each who is not, made of tables that hear of a user one after the other. In `marked` the mark and
 the user, for whoever has both; marks have no cache, so they find what that of the users holds back, and in `placed` is
 each after that, with its offset and its topic. Each has the latest time of what it was made of. With a record cache
 there is at a commit what a user has come to, and there may be more before it: of one side's new value and the other
@@ -27,8 +28,8 @@ from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.streams.topology import Topology
 
-USERS, ADDRESSES, NOTES, BOTH, GROWN = (
-    f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown")
+USERS, ADDRESSES, NOTES, BOTH, GROWN, MINORS = (
+    f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown", "minors")
 )
 MARKS = "marks-table"
 GROWN_UP = 5
@@ -57,6 +58,14 @@ def is_grown(_user: str, number: int) -> bool:
     return number >= GROWN_UP
 
 
+def as_it_is(number: int) -> int:
+    return number
+
+
+def alone(number: int, grown: int | None) -> int | None:
+    return number if grown is None else None
+
+
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
@@ -64,7 +73,9 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Tables joined by the DSL, inner and left, with deletions on all sides; and what is made of them."
     )
-    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown", "marked"})
+    joins: ClassVar[frozenset[str]] = frozenset(
+        {"both", "profiles", "cards", "titled", "grown", "marked", "small"}
+    )
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -79,8 +90,12 @@ class Scenario(scenarios.Scenario):
         cards.to_stream().to(f"{application_id}-cards", value_serde=JsonSerde())
         titled = users.map_values(title).join(notes, pair)
         titled.to_stream().to(f"{application_id}-titled", value_serde=JsonSerde())
+        # Told of a user before the table is that it is joined with.
+        told = users.map_values(as_it_is)
         grown = users.filter(is_grown, materialized=Materialized(GROWN))
         grown.to_stream().to(f"{application_id}-grown")
+        minors = told.left_join(grown, alone, materialized=Materialized(MINORS))
+        minors.join(users, pair).to_stream().to(f"{application_id}-small", value_serde=JsonSerde())
         marks = builder.stream(f"{application_id}-marks")
         marked = marks.to_table(materialized=Materialized(MARKS).with_caching_disabled()).join(users, pair)
         marked.to_stream().to(f"{application_id}-marked", value_serde=JsonSerde())
@@ -104,7 +119,7 @@ class Scenario(scenarios.Scenario):
             return self._marked(state, record)
         note = state[NOTES].get(key)
         own, other = (users, addresses) if record.topic == "users" else (addresses, users)
-        known = key in own
+        known, before = key in own, own.get(key)
         if record.value is None:
             own.pop(key, None)
         else:
@@ -141,7 +156,23 @@ class Scenario(scenarios.Scenario):
                 state[GROWN].pop(key, None)
             if grown or had_grown:
                 outputs.append(Output("grown", key, record.value if grown else None))
+            outputs += self._small(state, record, before)
         return outputs
+
+    def _small(self, state: State, record: InputRecord, before: list[Json] | None) -> list[Output]:
+        """Those who are not grown up, and who they are: of a table that is made of a user's new number before its other
+        side has heard of it, and then taken back."""
+        key, time, number, minors = record.key, record.timestamp, record.value, state[MINORS]
+        was_grown = before is not None and before[0] >= GROWN_UP
+        if number is None or number >= GROWN_UP:
+            was_there = minors.pop(key, None) is not None
+            if number is None:
+                return [Output("small", key, None)] if was_there else []
+            first = [None, max(time, before[1])] if was_grown else [[number, number], time]
+            return [Output("small", key, *first), Output("small", key, None)]
+        minors[key] = [number, time]
+        gone = [Output("small", key, None, max(time, before[1]))] if was_grown else []
+        return [*gone, *[Output("small", key, [number, number])] * 2]
 
     def _noted(self, state: State, record: InputRecord) -> list[Output]:
         key, time, value, notes = record.key, record.timestamp, record.value, state[NOTES]

@@ -395,6 +395,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what-a-join-has-seen-is-changed-before-it-is-forwarded",
+        OWN,
+        "An update that a cache holds back, and that a join has made a result with, is taken back without a word.",
+        (
+            Edit(
+                "store.streams.dsl.record_cache:Table.put",
+                "if self.looked_at and (self, key) in self.looked_at:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
         "a-full-buffer-lets-go-of-one-alone",
         OWN,
         "A buffer of suppress lets one update go for another one, however much room that takes.",

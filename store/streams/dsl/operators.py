@@ -425,7 +425,7 @@ class Aggregate:
             table.changed,
         )
         fold = at_hand(fold, task)
-        dirty = table.dirty
+        dirty, looked_at, settle = table.dirty, table.looked_at, table.settle
         pending, touch = dirty.get, dirty.move_to_end
         counts = self.aggregator is None
 
@@ -434,6 +434,8 @@ class Aggregate:
                 dropped()
                 return
             row = key if encode is None else encode(key)
+            if looked_at and (table, row) in looked_at:
+                settle(key)
             entry = pending(row)
             if entry is not None:
                 old = entry[0]
@@ -548,6 +550,8 @@ class View:
     forwarded: Callable[[Any], Any]
     """The value that was forwarded last, and its time, -1 if that is not known; `UNKNOWN` if it is the current one. See
     `Table.forwarded`."""
+    look_at: Callable[[Any], None]
+    """Says that a result is made with what a key has now: `settle` follows, once the update has come to all."""
     settle: Callable[[Any], None]
     """Forwards what is held back of a key."""
     identify: Callable[[Any], Hashable]
@@ -577,7 +581,7 @@ class FromStore:
             value = table.forwarded(key)
             return value if value is None or value is UNKNOWN else (value, -1)
 
-        return View(table.get, forwarded, table.settle, table.identify)
+        return View(table.get, forwarded, table.look_at, table.settle, table.identify)
 
 
 @dataclass(frozen=True)
@@ -607,7 +611,7 @@ class Mapped:
     def view(self, place: Place) -> View:
         of = self.of.view(place)
         current = None if of.current is None else self._mapping(of.current)
-        return View(current, self._mapping(of.forwarded), of.settle, of.identify)
+        return View(current, self._mapping(of.forwarded), of.look_at, of.settle, of.identify)
 
     def _mapping(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         function = self.function
@@ -649,14 +653,19 @@ class OfBoth:
                 return UNKNOWN
             return before(key)
 
+        def look_at(key: Any) -> None:
+            left.look_at(key)
+            right.look_at(key)
+
         def settle(key: Any) -> None:
             left.settle(key)
             right.settle(key)
 
         before = self._joining(known(left), known(right))
         if left.current is None or right.current is None:
-            return View(None, forwarded, settle, left.identify)
-        return View(self._joining(left.current, right.current), forwarded, settle, left.identify)
+            return View(None, forwarded, look_at, settle, left.identify)
+        current = self._joining(left.current, right.current)
+        return View(current, forwarded, look_at, settle, left.identify)
 
     def _joining(self, left: Callable[[Any], Found], right: Callable[[Any], Found]) -> Callable[[Any], Found]:
         joiner, kind = self.joiner, self.kind
@@ -917,7 +926,7 @@ class TableJoin:
 
     def bind(self, place: Place) -> Forward:
         forward, view, joiner, flight = place.forward, self.other.view(place), self.joiner, place.graph.flight
-        current, forwarded, settle = view.current, view.forwarded, view.settle
+        current, forwarded, look_at, settle = view.current, view.forwarded, view.look_at, view.settle
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
         identify, this_shown, other_shown = self._sides(place, view)
 
@@ -963,6 +972,7 @@ class TableJoin:
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if key is not None:
+                look_at(key)
                 flight.settle_later(settle, key)
                 flight.take(update, key, new, old, timestamp, headers)
 

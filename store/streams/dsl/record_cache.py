@@ -2,7 +2,8 @@
 
 It holds objects, so no serde runs before a key is written. At a commit each key that changed is written once and
 forwarded once, with the value that was forwarded before, in the order of the last updates; a key that came and went
-in between is neither. With a capacity of 0 nothing is held back: each update is written and forwarded at once.
+in between is neither. What a join has made a result with is forwarded before it is changed. With a capacity of 0
+nothing is held back: each update is written and forwarded at once.
 
 Must survive: folds that change their aggregate in place (an object that could change is not kept beyond the commit,
 and the old value is one of its own), keys that are equal to Python and are not as bytes (such are told apart by their
@@ -164,6 +165,8 @@ class Flight:
         groups."""
         self.shown: list[dict[Hashable, Found]] = []
         """Of each side of each join: what the result of a key has of that side. Known while an update is on its way."""
+        self.looked_at: set[tuple[Table, Hashable]] = set()
+        """Rows that joins have made results with while the update is on its way, held back or not."""
         self._depth = 0
         self._unsettled: deque[tuple[Callable[[Any], None], Any]] = deque()
 
@@ -184,6 +187,7 @@ class Flight:
             self._depth -= 1
             if not self._depth:
                 self._unsettled.clear()
+                self.looked_at.clear()
                 for shown in self.shown:
                     shown.clear()
 
@@ -226,6 +230,8 @@ class Table:
         self._in_flight: dict[Hashable, Any] = {}
         """Rows whose update is on its way, with the value that was forwarded before."""
         self._flight = flight
+        self.looked_at = flight.looked_at
+        """Rows of all tables that are to be settled before they are changed: a join has made a result with them."""
 
     def _first_measured_after(self) -> int:
         return min(self.capacity // 8, _FIRST_MEASURED_BYTES)
@@ -303,6 +309,10 @@ class Table:
             return
         key = row if self.encode is None else self.encode(row)
         entry = self.dirty.get(key)
+        if self.looked_at and (self, key) in self.looked_at:
+            # Else what leads from here to the join may take the next update for none: what it saw there never came.
+            self.settle(row)
+            entry = self.dirty.get(key)
         was_dirty = entry is not None
         if entry is None:
             if old is UNKNOWN or not immutable(old) or key in self._written or key in self._clean:
@@ -392,6 +402,10 @@ class Table:
 
     def _left(self, row: Any) -> None:
         """The row alone is dirty no more."""
+
+    def look_at(self, row: Any) -> None:
+        """A join makes a result with what the row holds, and settles it once the update has come to all operators."""
+        self.looked_at.add((self, self.identify(row)))
 
     def forwarded(self, row: Any) -> Any:
         """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.

@@ -220,6 +220,7 @@ class TimeWindowAggregate:
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
         read, put, cached = table.read, table.put, table.capacity > 0
         changed, counts = table.changed, self.aggregator is None
+        looked_at, settle = table.looked_at, table.settle
         if cached:
             fold = at_hand(fold, task)
 
@@ -242,6 +243,8 @@ class TimeWindowAggregate:
                         put(row, fold(key, value, old), max(time, timestamp), headers, old)
                     continue
                 at = key_of(key), start
+                if looked_at and (table, at) in looked_at:
+                    settle(Windowed(key, Window(start, start + size)))
                 entry = dirty.get(at)
                 if entry is None:
                     entry = find(at, Windowed(key, Window(start, start + size)))

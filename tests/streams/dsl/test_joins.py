@@ -166,6 +166,62 @@ def test_an_update_that_a_join_has_seen_and_that_is_taken_back_is_not_in_the_res
         assert output(running) == [("a", "1+2", 10), ("a", "1+2", 10), ("a", None, 20)]
 
 
+def taken_back_by_the_other_side(b: StreamsBuilder) -> None:
+    orders, payments = (
+        b.table(name, materialized=Materialized(name, caching=False)) for name in ("left", "right")
+    )
+    large = payments.filter(lambda _, number: number > 100)
+    unpaid = orders.left_join(
+        payments, lambda order, paid: order if paid is None else None, materialized="unpaid"
+    )
+    unpaid.join(large, both).to_stream().to("out")
+
+
+def changed_into_what_does_not_pass(b: StreamsBuilder) -> None:
+    orders, payments = (
+        b.table(name, materialized=Materialized(name, caching=False)) for name in ("left", "right")
+    )
+    large = payments.filter(lambda _, number: number > 100)
+    pairs = orders.left_join(payments, lambda order, paid: [order, paid], materialized="pairs")
+    pairs.filter(lambda _, pair: pair[1] is None).join(large, both).to_stream().to("out")
+
+
+def taken_back_while_it_is_settled(b: StreamsBuilder) -> None:
+    table = b.table("right")
+    early, kept = table.map_values(lambda v: v), table.map_values(lambda v: v, materialized="kept")
+    never = early.left_join(kept, lambda one, two: one if two is None else None, materialized="never")
+    never.left_join(table, both).to_stream().to("out")
+
+
+def counted_once_more(b: StreamsBuilder) -> None:
+    table = b.table("right", materialized=Materialized("right", caching=False))
+    kept = table.map_values(lambda v: v, materialized="kept")
+    numbers = table.to_stream().merge(kept.to_stream()).group_by_key().count(materialized="numbers")
+    table.join(kept, both).to_stream().to("pairs")
+    numbers.filter(lambda _, number: number % 2 == 1).join(table, both).to_stream().to("out")
+
+
+@pytest.mark.parametrize(
+    ("build", "updates"),
+    [
+        (taken_back_by_the_other_side, [("left", "a", 1, 10), ("right", "a", 900, 20)]),
+        (changed_into_what_does_not_pass, [("left", "a", 1, 10), ("right", "a", 900, 20)]),
+        (taken_back_while_it_is_settled, [("right", "a", 900, 20)]),
+        (counted_once_more, [("right", "a", 900, 20)]),
+    ],
+)
+def test_a_result_of_an_update_that_is_held_back_and_then_changed_is_taken_back(
+    build: Callable[[StreamsBuilder], None], updates: list[tuple[str, str, int, int]]
+) -> None:
+    last = []
+    for config in (UNCACHED, CACHED):
+        with driver(build, config, auto_commit=False) as running:
+            pipe(running, updates)
+            running.commit()
+            last.append({key: value for key, value, _ in output(running)})
+    assert last[0] == last[1] == {"a": None}
+
+
 def test_an_update_that_a_kept_join_forwards_comes_to_all_before_the_next_of_its_key() -> None:
     """A cache of one row each: what falls out of it is joined with a table that leads back to the kept join."""
 
