@@ -217,6 +217,16 @@ class StreamsConfig:
         return self.processing_guarantee is not Guarantee.AT_LEAST_ONCE
 
     @property
+    def handles_errors(self) -> bool:
+        """Whether any exception handler may go on without a record."""
+        handlers = (
+            self.deserialization_exception_handler,
+            self.processing_exception_handler,
+            self.production_exception_handler,
+        )
+        return any(one not in (None, "fail") for one in handlers)
+
+    @property
     def mechanism(self) -> Mechanism | None:
         """How stores keep uncommitted writes; None: they write straight to the database."""
         direct = (

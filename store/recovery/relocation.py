@@ -610,9 +610,10 @@ class _Relocation:
         more = f" and {len(moves) - _TOLD} more" if len(moves) > _TOLD else ""
         return (
             f"in {self._application} {len(moves)} stores lie under another ordinal than that of the sub-topology "
-            f"which references them ({told}{more}), and nothing was changed. Let them be moved, with true or by "
-            "crashproof relocate; or give the sub-topologies the ordinals that they had; or move the state directory "
-            "away, to have all stores restored from their changelogs"
+            f"which references them ({told}{more}), and nothing was changed. Have them moved by a start with true; or "
+            "first by crashproof relocate and then by such a start, which fences the former tasks too; or give the "
+            "sub-topologies the ordinals that they had; or move the state directory away, to have all stores restored "
+            "from their changelogs"
         )
 
     def _move(self) -> tuple[Move, ...]:

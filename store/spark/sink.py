@@ -313,15 +313,17 @@ class _Driver:
         """Raise unless what the parts have allows this batch of this query."""
         notes = dict(enumerate(one.note for one in self._seen))
         sink, others = f"the sink {self._sink.application_id}", {query, self._sink.continues}
-        if any(note is not None and note.query not in others for note in notes.values()):
+        if strange := sorted({one.query for one in notes.values() if one is not None} - others):
             raise NewCheckpointError(
                 f"{sink} was last written by another query ({_said(notes)}), and this is the query {query}: its "
-                "checkpoint is another one"
+                "checkpoint is another one. Bring that of the other query back; or, where its input begins where that "
+                f"one ended or rows that are written twice do no harm, go on with continues={strange[-1]!r}"
             )
         if any(note is not None and note.query == query and note.batch > batch for note in notes.values()):
             raise StaleCheckpointError(
                 f"{sink} has later batches of the query {query} ({_said(notes)}), and this is its batch {batch} again: "
-                "the checkpoint is an old copy"
+                "the checkpoint is an old copy. Bring the newest one back; or begin with a new one where the last "
+                f"batch ended, with continues={query!r}"
             )
         before = {
             note and (note.after if note.query == query else (note.query, note.batch))
@@ -440,7 +442,9 @@ class _Part:
         if differ:
             raise StaleCheckpointError(
                 f"of the batch {self.batch} of the query {self.query} in the sink {self.sink.application_id} "
-                f"{', '.join(differ)}: the checkpoint is an old copy, or the batch has other rows each time it is run"
+                f"{', '.join(differ)}: the checkpoint is an old copy, or the batch has other rows each time it is run, "
+                "or it was called twice for the batch, or two sinks have this application_id, and one for each topic "
+                "needs one of its own"
             )
 
 

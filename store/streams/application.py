@@ -108,6 +108,12 @@ class Application:
                 for one in topology.global_stores:
                     _count(reader, one.topic, others, missing)
             if config is not None and config.errors_dead_letter_queue_topic_name is not None:
+                if not config.handles_errors:
+                    _log.warning(
+                        "errors.dead.letter.queue.topic.name=%s has no effect: each exception handler is fail, which "
+                        "leaves the record where it is",
+                        config.errors_dead_letter_queue_topic_name,
+                    )
                 _count(reader, config.errors_dead_letter_queue_topic_name, others, missing)
             if missing:
                 raise LogError(

@@ -57,6 +57,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from store.clock import Sparingly, SystemClock
@@ -284,10 +285,17 @@ def _made(key: str, given: object) -> ExceptionHandler | None:
         if not issubclass(found, ExceptionHandler):
             raise ConfigError(key, given, "a class with handle_error(context, error)")
         try:
-            return found()
+            found = found()
         except Exception as error:
             raise ConfigError(key, given, f"it cannot be constructed without arguments: {error!r}") from error
     if isinstance(found, ExceptionHandler):
+        # Not at the first record that needs it.
+        try:
+            signature(found.handle_error).bind(None, None)
+        except TypeError as error:
+            raise ConfigError(
+                key, given, f"one whose handle_error(context, error) takes two: {error}"
+            ) from error
         return found
     raise ConfigError(key, given, "fail, continue, or a class with handle_error(context, error) or its path")
 

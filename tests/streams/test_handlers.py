@@ -170,6 +170,18 @@ def test_a_dead_letter_topic_that_does_not_exist_is_named_with_the_others_before
         Application.of(cluster.topology).prepare(SimLog(cluster.broker), CONTINUE)
 
 
+@pytest.mark.parametrize("handler", ["fail", "continue"])
+def test_a_dead_letter_topic_that_no_handler_sends_to_is_said_at_the_start(
+    handler: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cluster_of(poisoned)
+    chosen = replace(CONTINUE, deserialization_exception_handler="fail", processing_exception_handler=handler)
+    chosen = replace(chosen, production_exception_handler=None)
+    Application.of(cluster.topology).prepare(SimLog(cluster.broker), chosen)
+    said = [text for text in caplog.messages if "has no effect" in text]
+    assert len(said) == (handler == "fail")
+
+
 def test_the_topic_of_a_global_table_that_does_not_exist_is_named_with_the_others_and_once() -> None:
     cluster = Cluster(pipeline(poisoned))
     table = global_store(persistent_key_value_store("people"), "people")
@@ -270,6 +282,7 @@ def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over
         ("no.such:Handler", "there is no such class: No module"),
         (dict, r"a class with handle_error\(context, error\)"),
         (f"{__name__}:Needy", "cannot be constructed without arguments"),
+        (f"{__name__}:Curious", r"handle_error\(context, error\) takes two"),
     ],
 )
 def test_what_is_no_handler_is_refused(given: object, message: str) -> None:
@@ -283,6 +296,11 @@ def test_what_is_no_handler_is_refused(given: object, message: str) -> None:
 class Needy(LogAndContinueExceptionHandler):
     def __init__(self, what: str) -> None:
         self.what = what
+
+
+class Curious:
+    def handle_error(self, context: ErrorHandlerContext, record: Record, error: Exception) -> Response:
+        raise NotImplementedError
 
 
 def test_a_store_without_transactions_is_rebuilt_and_the_record_is_passed_over() -> None:
