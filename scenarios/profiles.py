@@ -18,6 +18,7 @@ The order in which records of the four topics come is free. The reference takes 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
@@ -159,20 +160,20 @@ class Scenario(scenarios.Scenario):
             outputs += self._small(state, record, before)
         return outputs
 
-    def _small(self, state: State, record: InputRecord, before: list[Json] | None) -> list[Output]:
+    def _small(self, state: State, record: InputRecord, before: Json) -> list[Output]:
         """Those who are not grown up, and who they are: of a table that is made of a user's new number before its other
         side has heard of it, and then taken back."""
         key, time, number, minors = record.key, record.timestamp, record.value, state[MINORS]
+        if number is None:
+            return [Output("small", key, None)] if minors.pop(key, None) is not None else []
+        made, gone = Output("small", key, [number, number]), Output("small", key, None)
         was_grown = before is not None and before[0] >= GROWN_UP
-        if number is None or number >= GROWN_UP:
-            was_there = minors.pop(key, None) is not None
-            if number is None:
-                return [Output("small", key, None)] if was_there else []
-            first = [None, max(time, before[1])] if was_grown else [[number, number], time]
-            return [Output("small", key, *first), Output("small", key, None)]
+        first = replace(gone, timestamp=max(time, before[1])) if was_grown else made
+        if number >= GROWN_UP:
+            minors.pop(key, None)
+            return [first, gone]
         minors[key] = [number, time]
-        gone = [Output("small", key, None, max(time, before[1]))] if was_grown else []
-        return [*gone, *[Output("small", key, [number, number])] * 2]
+        return [first, made, made] if was_grown else [first, made]
 
     def _noted(self, state: State, record: InputRecord) -> list[Output]:
         key, time, value, notes = record.key, record.timestamp, record.value, state[NOTES]
