@@ -551,9 +551,8 @@ class View:
     """The value that was forwarded last, and its time, -1 if that is not known; `UNKNOWN` if it is the current one. See
     `Table.forwarded`."""
     look_at: Callable[[Any], None]
-    """Says that a result is made with what a key has now: `settle` follows, once the update has come to all."""
-    settle: Callable[[Any], None]
-    """Forwards what is held back of a key."""
+    """Says that a result is made with what a key has now, so that what is held back of it is forwarded once the update
+    has come to all. See `Table.look_at`."""
     identify: Callable[[Any], Hashable]
     """A key to what tells it from others."""
 
@@ -581,7 +580,7 @@ class FromStore:
             value = table.forwarded(key)
             return value if value is None or value is UNKNOWN else (value, -1)
 
-        return View(table.get, forwarded, table.look_at, table.settle, table.identify)
+        return View(table.get, forwarded, table.look_at, table.identify)
 
 
 @dataclass(frozen=True)
@@ -611,7 +610,7 @@ class Mapped:
     def view(self, place: Place) -> View:
         of = self.of.view(place)
         current = None if of.current is None else self._mapping(of.current)
-        return View(current, self._mapping(of.forwarded), of.look_at, of.settle, of.identify)
+        return View(current, self._mapping(of.forwarded), of.look_at, of.identify)
 
     def _mapping(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         function = self.function
@@ -657,15 +656,11 @@ class OfBoth:
             left.look_at(key)
             right.look_at(key)
 
-        def settle(key: Any) -> None:
-            left.settle(key)
-            right.settle(key)
-
         before = self._joining(known(left), known(right))
         if left.current is None or right.current is None:
-            return View(None, forwarded, look_at, settle, left.identify)
+            return View(None, forwarded, look_at, left.identify)
         current = self._joining(left.current, right.current)
-        return View(current, forwarded, look_at, settle, left.identify)
+        return View(current, forwarded, look_at, left.identify)
 
     def _joining(self, left: Callable[[Any], Found], right: Callable[[Any], Found]) -> Callable[[Any], Found]:
         joiner, kind = self.joiner, self.kind
@@ -926,7 +921,7 @@ class TableJoin:
 
     def bind(self, place: Place) -> Forward:
         forward, view, joiner, flight = place.forward, self.other.view(place), self.joiner, place.graph.flight
-        current, forwarded, look_at, settle = view.current, view.forwarded, view.look_at, view.settle
+        current, forwarded, look_at = view.current, view.forwarded, view.look_at
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
         identify, this_shown, other_shown = self._sides(place, view)
 
@@ -973,7 +968,6 @@ class TableJoin:
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if key is not None:
                 look_at(key)
-                flight.settle_later(settle, key)
                 flight.take(update, key, new, old, timestamp, headers)
 
         return current_only(process, place) if self.versioned else process

@@ -408,7 +408,7 @@ class Transformed:
     def view(self, place: Place) -> View:
         of, transform = self.of.view(place), _transforming(place, self.supplier)
         current = None if of.current is None else _looking_up(of.current, transform)
-        return View(current, _looking_up(of.forwarded, transform), of.look_at, of.settle, of.identify)
+        return View(current, _looking_up(of.forwarded, transform), of.look_at, of.identify)
 
 
 def _looking_up(

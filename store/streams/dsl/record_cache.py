@@ -404,8 +404,10 @@ class Table:
         """The row alone is dirty no more."""
 
     def look_at(self, row: Any) -> None:
-        """A join makes a result with what the row holds, and settles it once the update has come to all operators."""
+        """A join makes a result with what the row holds: that is settled once the update has come to all operators,
+        and before it is changed."""
         self.looked_at.add((self, self.identify(row)))
+        self._flight.settle_later(self.settle, row)
 
     def forwarded(self, row: Any) -> Any:
         """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.

@@ -361,7 +361,7 @@ class Unsuppressed:
             found = of.forwarded(key)
             return get(key) if found is UNKNOWN else found
 
-        return View(None, forwarded, _stays, _stays, of.identify)
+        return View(None, forwarded, _stays, of.identify)
 
 
 def _stays(_key: Any) -> None: ...
