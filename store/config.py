@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -245,7 +246,8 @@ class StreamsConfig:
                 raise ConfigError(
                     key,
                     ...,
-                    f"unknown key; known are {', '.join(_KEYS)}. Properties of the client are given as `kafka`",
+                    f"unknown key{_nearest(key)}; known are {', '.join(_KEYS)}. Properties of the client are given as "
+                    "`kafka`",
                 )
             if value is _BY_GUARANTEE:
                 raise ConfigError(key, value, "leave the key out to have its default")
@@ -255,6 +257,11 @@ class StreamsConfig:
         """The dotted names and their values; `of` makes an equal configuration of it. None of what has none."""
         values = {field.name.replace("_", "."): getattr(self, field.name) for field in fields(self)}
         return {key: value for key, value in values.items() if value is not None}
+
+
+def _nearest(key: str) -> str:
+    close = get_close_matches(key, _KEYS, n=1)
+    return f", {close[0]} may be meant" if close else ""
 
 
 def _field(key: str) -> str:
@@ -303,14 +310,26 @@ def _sync(key: str, value: object) -> Sync:
     raise ConfigError(key, value, "commit, none, or milliseconds such as 250ms")
 
 
+def _is_path(value: object) -> bool:
+    """Whether it may name a class, which is looked for at the start, where it has to be."""
+    return isinstance(value, str) and (":" in value or "." in value)
+
+
 def _handler(key: str, value: object) -> object:
-    if isinstance(value, (str, type)) or callable(getattr(value, "handle_error", None)):
+    if (
+        value in ("fail", "continue")
+        or _is_path(value)
+        or isinstance(value, type)
+        or callable(getattr(value, "handle_error", None))
+    ):
         return value
     raise ConfigError(key, value, "fail, continue, or a class with handle_error(context, error) or its path")
 
 
 def _extractor(key: str, value: object) -> object:
-    if isinstance(value, str) or callable(value) or callable(getattr(value, "extract", None)):
+    if _is_path(value) or (
+        not isinstance(value, str) and (callable(value) or callable(getattr(value, "extract", None)))
+    ):
         return value
     raise ConfigError(
         key, value, "a class with extract(record, partition_time), such a function, or the path of either"
@@ -324,8 +343,13 @@ def _topic(key: str, value: object) -> str:
 
 
 def _suppliers(key: str, value: object) -> object:
-    if isinstance(value, (str, type)) or all(
-        callable(getattr(value, name, None)) for name in ("key_value_store", "window_store", "session_store")
+    if (
+        _is_path(value)
+        or isinstance(value, type)
+        or all(
+            callable(getattr(value, name, None))
+            for name in ("key_value_store", "window_store", "session_store")
+        )
     ):
         return value
     raise ConfigError(key, value, "a class path such as module:Class, a class, or suppliers")

@@ -38,7 +38,14 @@ MECHANISM = "statestore.transactional.mechanism"
             marks=pytest.mark.requirement("129.2"),
         ),
         ({"sasl.password": "secret"}, "sasl.password is not allowed: unknown key"),
-        ({"commit.intervall.ms": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
+        ({"nothing.like.it": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
+        ({"commit.intervall.ms": 1}, "unknown key, commit.interval.ms may be meant; known are"),
+        (
+            {"processing.exception.handler": "contineu"},
+            "processing.exception.handler='contineu' is not allowed: fail, continue, or a class",
+        ),
+        ({"default.timestamp.extractor": "event_time"}, "'event_time' is not allowed: a class with extract"),
+        ({"dsl.store.suppliers.class": "in_memory"}, "'in_memory' is not allowed: a class path"),
         pytest.param(
             {"processing.guarantee": "exactly_twice"},
             "processing.guarantee='exactly_twice' is not allowed: one of at_least_once, exactly_once, exactly_once_v2",

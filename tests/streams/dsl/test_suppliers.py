@@ -257,7 +257,7 @@ def test_a_class_is_given_by_itself_or_by_its_path(path: str | type) -> None:
     [
         ("no.such.module:Stores", "there is no such class: No module named 'no'"),
         (f"{__name__}:Missing", "there is no such class"),
-        ("Stores", "there is no such class"),
+        (":Stores", "there is no such class"),
         (f"{__name__}:NoSupplier", "a class with key_value_store, window_store and session_store"),
         (f"{__name__}:forget", "a class with key_value_store, window_store and session_store"),
         (f"{__name__}:Picky", "cannot be constructed without arguments: TypeError"),
