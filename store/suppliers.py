@@ -475,9 +475,13 @@ def timestamped_key_value_store_builder(
 def window_store_builder(
     supplier: StoreSupplier[WindowStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredWindowStore[K, V]]:
-    """A window store with serdes; windowed keys are `Windowed`."""
+    """A window store with serdes; windowed keys are `Windowed`. As in Kafka Streams, the changelog of one that retains
+    duplicates is not compacted, for each of its rows has a number of its own, unless `with_logging_enabled` is told."""
     _check_timestamped(supplier, False)
-    return _builder(supplier, key_serde, value_serde, MeteredWindowStore)
+    made = _builder(supplier, key_serde, value_serde, MeteredWindowStore)
+    if isinstance(supplier, WindowSupplier) and supplier.retain_duplicates:
+        return replace(made, topic_config=(("cleanup.policy", "delete"),))
+    return made
 
 
 def timestamped_window_store_builder(

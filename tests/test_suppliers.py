@@ -292,6 +292,18 @@ def test_what_is_kept_for_ever_has_a_changelog_that_kafka_takes(
     assert supplier.changelog_config()[setting] == str(FOR_EVER)
 
 
+def test_duplicates_of_a_window_are_not_compacted_unless_somebody_says_so() -> None:
+    duplicates = persistent_window_store("w", 100, 10, retain_duplicates=True)
+    made = window_store_builder(duplicates, StrSerde(), StrSerde())
+    said = made.with_logging_enabled({"cleanup.policy": "compact,delete"})
+    of_one_each = window_store_builder(persistent_window_store("w", 100, 10), StrSerde(), StrSerde())
+    assert [one.changelog_config()["cleanup.policy"] for one in (made, said, of_one_each)] == [
+        "delete",
+        "compact,delete",
+        "compact,delete",
+    ]
+
+
 def test_a_window_may_be_kept_for_just_its_size() -> None:
     assert persistent_window_store("w", 10, 10).retention_ms == 10
     with pytest.raises(ValueError, match="at least the window's size, which is 10 ms"):

@@ -40,11 +40,7 @@ MUTANTS = (
         "dropped-windows-not-counted",
         OWN,
         "A window or a session that comes too late is dropped, and not counted.",
-        (
-            Edit(
-                "store.state.segments:SegmentedStore._note_dropped", "self._context.metrics.dropped()", "pass"
-            ),
-        ),
+        (Edit("store.state.segments:Expiry.note", "self._context.metrics.dropped()", "pass"),),
         oracle="metrics",
     ),
     Mutant(

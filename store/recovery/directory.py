@@ -1,5 +1,6 @@
 """The state directory: where the stores of an application lie on one host, and who may touch them.
 
+    root/application/                            made so that others than its owner and group cannot read it
     root/application/.sub-topology-ordinal       what the tasks of that ordinal work on, see `store.streams.task`
     root/application/.relocation                 while stores are moved between tasks, see `store.recovery.relocation`
     root/application/task/.lock                  held while a process works on the task
@@ -94,7 +95,8 @@ class StateDirectory:
         path = task / ".lock"
         lock = FileLock(path, timeout=self._lock_wait if wait is None else wait, thread_local=False)
         try:
-            task.mkdir(parents=True, exist_ok=True)
+            make_private(self.application)
+            task.mkdir(exist_ok=True)
             lock.acquire()
         except Timeout:
             raise StateLockedError(
@@ -120,7 +122,7 @@ class StateDirectory:
         try:
             if _text(path) == content:
                 return content
-            self.application.mkdir(parents=True, exist_ok=True)
+            make_private(self.application)
             with FileLock(path.with_name(f"{path.name}.lock"), thread_local=False):
                 there = _text(path)
                 if there not in ("", instead_of):
@@ -209,6 +211,12 @@ class StateDirectory:
     def _require_lock(self, task_id: str) -> None:
         if self._held.get(task_id) != os.getpid():
             raise ProtocolError(f"task {task_id} is not locked; enter StateDirectory.lock first")
+
+
+def make_private(application: Path) -> None:
+    """Make the directory of an application, unless it is there. State is what records say: as in Kafka Streams, it is
+    nothing for everybody on the host to read."""
+    application.mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
 def _name(what: str, name: str) -> str:

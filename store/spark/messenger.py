@@ -36,6 +36,7 @@ import psutil
 from filelock import FileLock
 
 from store.errors import StateDirectoryError, TaskHostError
+from store.recovery.directory import make_private
 from store.spark.host import Carried, Deployment, Order, Orders
 from store.spark.process import Answer, Place, become_host, born, check_goes_on, over, replace_file
 
@@ -92,7 +93,8 @@ def dismiss(deployment: Deployment, slot: int) -> None:
     another one for this start of the query: an attempt that Spark has given up may still be about to."""
     place = _place(deployment, slot)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent.parent)
+        place.parent.mkdir(exist_ok=True)
         replace_file(over(place), deployment.run.encode())
     except OSError as error:
         # Who is about to start one can hardly do so either. If he does, it ends with its lease.
@@ -161,7 +163,8 @@ def _exclusively(place: Path) -> AbstractContextManager[object]:
     """
     lock = FileLock(place.with_suffix(".lock"), thread_local=False)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent.parent)
+        place.parent.mkdir(exist_ok=True)
         return lock.acquire()
     except OSError as error:
         if error.errno not in _FOR_GOOD:

@@ -87,6 +87,30 @@ def check_duration(store: str, what: str, value: object, *, least: int = 0) -> N
         )
 
 
+class Expiry:
+    """What a store drops because it came too late: counted, and told now and then."""
+
+    def __init__(self, context: StoreContext, retention_ms: int) -> None:
+        self._context = context
+        self._retention_ms = retention_ms
+        self._told = Sparingly()
+
+    def note(self, time: int, stream_time: int) -> None:
+        """A record of that time was dropped."""
+        since = self._told.count(self._context.clock.monotonic)
+        if since is not None:
+            _log.warning(
+                "store %s: dropped a record of time %d, which expired at stream time %d (retention %d ms)%s",
+                self._context.name,
+                time,
+                stream_time,
+                self._retention_ms,
+                since,
+            )
+        if self._context.metrics is not None:
+            self._context.metrics.dropped()
+
+
 class SegmentedStore(EngineStore):
     """A store whose rows have a time and expire, see `EngineStore`."""
 
@@ -125,7 +149,7 @@ class SegmentedStore(EngineStore):
             check_duration(context.name, "segment_interval_ms", segment_interval_ms, least=1)
         self.retention_ms = retention_ms
         self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
-        self._dropped = Sparingly()
+        self._expiry = Expiry(context, retention_ms)
         super().__init__(context, to_record=to_record, cached=cached)
         if isinstance(self._rows, CachingLayer) and not self.transactional():
             self._rows.tell(self._note_written)
@@ -145,20 +169,6 @@ class SegmentedStore(EngineStore):
         self._rows.put(segment_prefix(segment) + binary_key, value)
         self._observe(time)
         return True
-
-    def _note_dropped(self, time: int) -> None:
-        since = self._dropped.count(self._context.clock.monotonic)
-        if since is not None:
-            _log.warning(
-                "store %s: dropped a record of time %d, which expired at stream time %d (retention %d ms)%s",
-                self._name,
-                time,
-                self._stream_time,
-                self.retention_ms,
-                since,
-            )
-        if self._context.metrics is not None:
-            self._context.metrics.dropped()
 
     def _row_value(self, record: Record) -> bytes | None:
         """The value of the row that a changelog record stands for."""

@@ -228,7 +228,7 @@ class SessionStore(SegmentedStore, ReadOnlySessionStore):
         self._require_open()
         end = session_key.window.end
         if not self._put_row(end, binary_key, aggregate):
-            self._note_dropped(end)
+            self._expiry.note(end, self._stream_time)
 
     def remove(self, session_key: Windowed[bytes]) -> None:
         """Delete a session. Moves the stream time as `put` does; nothing is left to delete of an expired one."""

@@ -30,7 +30,7 @@ from store.engine.protocol import Family, KeyRange, Pairs, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
-from store.state.segments import bytes_of, check_duration, time_of
+from store.state.segments import Expiry, bytes_of, check_duration, time_of
 from store.state.store import CommittedReads, EngineStore, Reads
 from store.transaction.protocol import Transaction
 from store.types import IsolationLevel, Record, TopicPartition
@@ -183,6 +183,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         self._stream_time = -1
         self._committed_stream_time = -1
         self._dropped_below = 0
+        self._expiry = Expiry(context, history_retention_ms)
         EngineStore.__init__(self, context, cached=False, logged=False)
         self._reads = self._rows
 
@@ -433,8 +434,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
     def _too_late(self, timestamp: int) -> bool:
         if not self._is_expired(timestamp):
             return False
-        if self._context.metrics is not None:
-            self._context.metrics.dropped()
+        self._expiry.note(timestamp, self._stream_time)
         return True
 
     def _is_expired(self, timestamp: int) -> bool:

@@ -264,7 +264,7 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
             kept = self._put_row(window_start_ms, key + _SUFFIX.pack(window_start_ms, sequence), value)
             self._sequence = sequence
         if not kept:
-            self._note_dropped(window_start_ms)
+            self._expiry.note(window_start_ms, self._stream_time)
 
     def view(self, isolation: IsolationLevel, snapshot: View | None = None) -> ReadOnlyWindowStore:
         return ReadOnlyWindowStore(self, self._reads_at(isolation, snapshot))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from stat import S_IMODE
 
 import psutil
 import pytest
@@ -64,6 +65,22 @@ def test_a_store_lies_under_application_task_and_its_name(directory: StateDirect
         directory.open("0_1", "orders").close()
     assert (tmp_path / "app" / "0_1" / "rocksdb" / "orders" / "CURRENT").is_file()
     assert directory.path("0_1", "orders") == tmp_path / "app" / "0_1" / "rocksdb" / "orders"
+
+
+@pytest.mark.parametrize("makes", ["lock", "remember"])
+def test_others_on_the_host_cannot_look_into_the_state_of_an_application(
+    directory: StateDirectory, makes: str
+) -> None:
+    before = os.umask(0)
+    try:
+        if makes == "lock":
+            with directory.lock("0_1"):
+                pass
+        else:
+            directory.remember(0, "a note")
+    finally:
+        os.umask(before)
+    assert S_IMODE(directory.application.stat().st_mode) == 0o750
 
 
 def test_a_task_held_by_a_live_process_is_refused_naming_it_and_the_path(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -267,6 +268,17 @@ def test_a_put_at_the_limit_of_the_retention_counts_and_one_before_does_nothing(
     assert store.delete(b"other", 20 - RETENTION - 1) is None
     assert store.get(b"k") is None
     assert store.put(b"k", b"just", 20 - RETENTION) == PUT_RETURN_CODE_VALID_TO_UNDEFINED
+
+
+def test_a_put_and_a_deletion_that_come_too_late_are_told(
+    store: VersionedKeyValueStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(b"k", b"1", 20)
+    with caplog.at_level(logging.WARNING):
+        store.put(b"k", b"late", 20 - RETENTION - 1)
+        store.delete(b"k", 20 - RETENTION - 1)
+    told = f"dropped a record of time {19 - RETENTION}, which expired at stream time 20 (retention {RETENTION} ms)"
+    assert [told in one.getMessage() for one in caplog.records] == [True]
 
 
 @pytest.mark.requirement("x.1")
