@@ -589,6 +589,7 @@ class Task:
         held = {name: store.position() for name, store in self.stores.items()}
         if self._plain_producer is None:
             self._check_positions(committed, offsets, held)
+            self._check_all_positions(committed)
         self._committed = {
             tp: position if position is not None else self._earliest(reader, tp)
             for tp, position in committed.items()
@@ -929,6 +930,29 @@ class Task:
                 "--reset-offsets, where the input is as it was; or, to start over, delete the changelog topics and "
                 f"move the state directory away{never_committed if only_cut else ''}"
             )
+
+    def _check_all_positions(self, committed: Mapping[TopicPartition, int | None]) -> None:
+        """Every commit has the positions in all inputs, and notes beside each which topics those are. So one that lacks,
+        of a topic that is noted beside another, was there. For stores that hold no positions, as those that were
+        restored from nothing."""
+        group, of_all = self.topology.application_id, self._said.values()
+        lost = [
+            tp
+            for tp, position in committed.items()
+            if position is None
+            and any(tp.topic in ordinals.noted_as_they_are(note, self._topic_ids) for note in of_all)
+        ]
+        if not lost:
+            return
+        there = ", ".join(f"{tp} at {position}" for tp, position in committed.items() if position is not None)
+        named = ", ".join(map(str, lost))
+        topics = " ".join(f"--topic {tp.topic}:{tp.partition}" for tp in lost)
+        raise PositionLostError(
+            f"task {self.task_id}: the group {group} has no position in {named} any more, and it had one when it "
+            f"committed {there}. It has expired, or was deleted, and going on would count input twice. Set it to where "
+            f"that input was processed up to: kafka-consumer-groups.sh --group {group} {topics} --reset-offsets "
+            "--to-offset N --execute; --to-earliest, to have it processed again"
+        )
 
     def _came_from_elsewhere(self, held: Mapping[TopicPartition, int]) -> bool:
         """Whether a store of this `position` was split off another sub-topology, whose input the group has committed.

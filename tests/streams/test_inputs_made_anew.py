@@ -129,6 +129,30 @@ class Counts:
         return Task(self.topology, 0, log, storage, self.config, BrokerClock(self.broker))
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["with its state", "with its state lost"])
+def test_a_position_in_one_of_several_inputs_that_was_forgotten_is_missed(kept: bool) -> None:
+    made = Counts()
+    made.broker.forget_positions("app", [LEFT])
+    with pytest.raises(PositionLostError, match="left-0"):
+        made.task(None if kept else Host(1)).open()
+
+
+def test_an_input_that_is_new_needs_no_position() -> None:
+    made = Counts()
+    made.broker.create_topic("later", 1)
+    made.topology = replace(made.topology, sources=("left", "right", "later"))
+    with made.task(Host(1)) as task:
+        assert task.position(TopicPartition("later", 0)) == 0
+
+
+def test_a_position_that_is_set_again_where_one_was_forgotten_counts() -> None:
+    made = Counts()
+    made.broker.forget_positions("app", [LEFT])
+    made.broker.commit_offsets("app", {LEFT: 3})
+    with made.task(Host(1)) as task:
+        assert task.position(LEFT) == 3
+
+
 @pytest.mark.parametrize("keys", AS_BEFORE, ids=LENGTHS)
 @pytest.mark.parametrize("kept", [True, False], ids=["with its state", "with its state lost"])
 @pytest.mark.parametrize("topics", [("left",), ("left", "right")], ids=["one", "all"])
