@@ -38,6 +38,7 @@ from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
     RestoreListener,
     RestoreSettings,
+    check_in_time,
     kafka_default,
     readable,
     warn_of_rebuild,
@@ -308,6 +309,7 @@ class GlobalStore(Generic[V]):
                 break
             position = self._positions[tp]
             fetch = self._reader.read(tp, position, self._batch, IsolationLevel.READ_COMMITTED)
+            check_in_time(tp, began, self._clock.time_ms(), self._tombstone_retention_ms)
             if fetch.next_offset <= position:
                 raise RetriableError(f"{tp}: nothing more could be read at offset {position}, before its end")
             positions[tp] = fetch.next_offset

@@ -234,7 +234,7 @@ def restore(
             # Retention has cut the log behind the restore: as for a store that is found so.
             place.position = decide_at(bounds).first_offset()
             continue
-        place.take(fetch, began)
+        place.take(fetch, began, clock.time_ms())
         if not fetch.records:
             continue
         total += len(fetch.records)
@@ -344,6 +344,22 @@ def readable(store: object) -> bool:
     return True
 
 
+def check_in_time(
+    tp: TopicPartition, began: int, now_ms: int, tombstone_retention_ms: Callable[[], int | None]
+) -> None:
+    """Raise `StoreOutOfStepError` where a log is read for so long that a deletion may be gone from it whose key was read
+    before. To be called before what was read is written: at the end of its log a store is not asked for its age."""
+    took_ms = abs(now_ms - began)
+    if took_ms < KEEP_TIME_EVERY_MS:
+        return
+    retention = tombstone_retention_ms()
+    if retention is not None and took_ms > retention // 2:
+        raise StoreOutOfStepError(
+            f"it was {took_ms / 1000:.0f} s on the way through {tp}: after {retention // 2 / 1000:.0f} s, half of its "
+            "delete.retention.ms, deletions may have been compacted away of what it had read before"
+        )
+
+
 class Place:
     """Where one store stands in its changelog, wherever that is kept."""
 
@@ -409,11 +425,13 @@ class Place:
             if not self._own and self._offsets is not None:
                 self._offsets.restoring(self.changelog, self.committed, 0)
 
-    def take(self, fetch: Fetch, began: int) -> None:
+    def take(self, fetch: Fetch, began: int, now_ms: int) -> None:
         """Write what was read, and the offset that it reaches.
 
-        `began` is when a restore of an empty store began: the store is as old as that from its first record on.
+        `began` is when reading began: a store that was empty is as old as that from its first record on. Raises
+        `StoreOutOfStepError`, with nothing written, where that is too long ago.
         """
+        check_in_time(self.changelog, began, now_ms, self._tombstone_retention_ms)
         self.position = fetch.next_offset
         if not fetch.records:
             return

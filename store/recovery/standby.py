@@ -194,7 +194,7 @@ class Standby:
                 continue
             if fetch.next_offset <= place.position:
                 return total
-            place.take(fetch, began)
+            place.take(fetch, began, self._clock.time_ms())
             if fetch.records:
                 total += len(fetch.records)
                 reach(Point.RESTORE_BATCH)

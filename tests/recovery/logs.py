@@ -116,6 +116,21 @@ class Changelogs:
         return self._by_tp[tp].read(tp, offset, max_records, isolation)
 
 
+class Cleaned(WrittenLog):
+    """Who has read a key stands still, while that and its deletion, which was to be read next, are compacted away."""
+
+    def __init__(self, clock: StepClock, seconds: float, tp: TopicPartition = CHANGELOG) -> None:
+        super().__init__({0: (b"a", b"1"), 1: (b"b", b"1"), 2: (b"a", None), 3: (b"c", b"1")}, end=5, tp=tp)
+        self._clock = clock
+        self._seconds = seconds
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        if offset > 0 and self.records.pop(0, (b"", None))[0]:
+            self._clock.sleep(self._seconds)
+            del self.records[2]
+        return super().read(tp, offset, max_records, isolation)
+
+
 class StepClock:
     """Time passes only by sleeping."""
 

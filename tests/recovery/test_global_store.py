@@ -38,7 +38,7 @@ from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyVa
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
-from tests.recovery.logs import StepClock, WrittenLog
+from tests.recovery.logs import Cleaned, StepClock, WrittenLog
 from tests.state.opening import context_over
 
 DAY = 86_400.0
@@ -584,6 +584,13 @@ def test_an_update_that_fails_has_lost_nothing(storage: Storage) -> None:
             store.update()
         assert store.update() == 2
         assert shown(store) == topic.values()
+
+
+def test_a_store_that_stands_still_on_its_way_through_the_topic_is_rebuilt(storage: Storage) -> None:
+    clock, topic = StepClock(), Topic()
+    topic.logs = [Cleaned(clock, 2 * DAY, tp(0))]
+    with over(storage, topic, RestoreSettings(batch=1, clock=clock)) as store:
+        assert shown(store) == topic.values() == {b"b": b"1", b"c": b"1"}
 
 
 @pytest.mark.parametrize("mechanism", [None, Mechanism.INDEXED_BATCH])

@@ -44,7 +44,7 @@ from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import ListJournal
-from tests.recovery.logs import CHANGELOG, Pair, StepClock, WrittenLog
+from tests.recovery.logs import CHANGELOG, Cleaned, Pair, StepClock, WrittenLog
 from tests.state.opening import context_over
 
 
@@ -502,6 +502,27 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
     assert result.set_aside is not None
     assert "172800 s ago" in caplog.text
     assert "compacted away" in caplog.text
+
+
+def test_a_restore_that_stands_still_for_longer_than_deletions_are_kept_begins_anew(tmp_path: Path) -> None:
+    directory, clock = StateDirectory(tmp_path, "app"), StepClock()
+    log = Cleaned(clock, 2 * DAY / 1000)
+    with directory.lock("0_0"):
+        store, result = open_and_restore(
+            LoggedStore("orders", CHANGELOG, maker(directory)),
+            TaskOffsets(directory, "0_0"),
+            log,
+            RestoreSettings(batch=1, clock=clock),
+        )
+        assert contents(store) == log.values() == {b"b": b"1", b"c": b"1"}
+        store.close()
+    assert result.set_aside is not None
+
+
+def test_a_restore_of_a_topic_that_is_not_compacted_may_take_any_time(store: KeyValueStore) -> None:
+    clock = StepClock()
+    settings = RestoreSettings(batch=1, clock=clock)
+    restore(store, CHANGELOG, Cleaned(clock, 9 * DAY), settings, tombstone_retention_ms=lambda: None)
 
 
 def test_a_restore_that_reaches_the_end_makes_the_store_as_young_as_its_beginning() -> None:

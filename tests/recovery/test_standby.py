@@ -29,7 +29,7 @@ from store.streams.topology import Context, Topology
 from store.suppliers import StoreSupplier, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
-from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
+from tests.recovery.logs import Changelogs, Cleaned, Pair, StepClock, WrittenLog
 from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
 
 
@@ -393,6 +393,15 @@ def test_a_standby_that_is_behind_is_as_old_as_when_it_was_level_last() -> None:
         assert standby.stores["orders"].last_caught_up_ms(log.tp) == before
         assert standby.update(max_records=3)
         assert standby.stores["orders"].last_caught_up_ms(log.tp) == clock.time_ms()
+
+
+def test_a_standby_that_stands_still_in_an_update_begins_anew() -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    tp = changelogs["orders"].tp
+    log = changelogs.logs["orders"] = changelogs._by_tp[tp] = Cleaned(clock, 2 * 86_400, tp)
+    with standby_over(disk, changelogs, {"orders": "own"}, clock=clock) as standby:
+        standby.update()
+        assert held(standby, "orders") == log.values() == {b"b": b"1", b"c": b"1"}
 
 
 def test_a_read_that_may_be_repeated_loses_nothing() -> None:
