@@ -347,8 +347,8 @@ def readable(store: object) -> bool:
 def check_in_time(
     tp: TopicPartition, began: int, now_ms: int, tombstone_retention_ms: Callable[[], int | None]
 ) -> None:
-    """Raise `StoreOutOfStepError` where a log is read for so long that a deletion may be gone from it whose key was read
-    before. To be called before what was read is written: at the end of its log a store is not asked for its age."""
+    """Raise `StoreOutOfStepError` where a log is read for so long that a deletion may be gone from it whose key was
+    read before. To be called before that is written: at the end of its log a store is not asked for its age."""
     took_ms = abs(now_ms - began)
     if took_ms < KEEP_TIME_EVERY_MS:
         return

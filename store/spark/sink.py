@@ -27,7 +27,8 @@ What a crash leaves, by the last thing done:
 Must survive: attempts of one part side by side (the older one is fenced), a driver that comes back, one that another
 has followed and that does not know (its attempts read the marks, its next batch is refused; of two that begin at once
 the one that marks last goes on), a checkpoint that was lost (batch numbers begin anew, which would make everything look
-as written: refused, `NewCheckpointError`). Readers may see a batch in part for a while, never a row twice.
+as written: refused, `NewCheckpointError`), notes that are deleted while the driver lives (they end before what it has
+read of them: refused). Readers may see a batch in part for a while, never a row twice.
 """
 
 from __future__ import annotations
@@ -201,6 +202,12 @@ class _Sink:
         place = TopicPartition(self.notes, number)
         offset, note, run = seen
         earliest, end = reader.offsets(place, IsolationLevel.READ_COMMITTED)
+        if end < offset:
+            raise LogError(
+                f"{place} ends at {end}, and its notes were read up to {offset}: the topic was deleted and made anew "
+                "while the query ran, so which parts have the batch is not known. Bring it back as it was; or restart "
+                "the query, where rows that are written twice do no harm"
+            )
         for record in records(reader, place, Offsets(max(earliest, offset), end)):
             if record.key == _RUN:
                 run = (record.value or b"").decode()

@@ -16,12 +16,13 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from store.errors import ConfigError, FencedError, TransactionTimedOutError
+from store.errors import ConfigError, FencedError, LogError, TransactionTimedOutError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog, KafkaReader
 from store.log.partitioner import partition_for
 from store.spark import NewCheckpointError, StaleCheckpointError, exactly_once_kafka_sink
 from store.spark import sink as sinks
+from store.streams.positions import spec
 from store.types import IsolationLevel, TopicPartition
 from tests.waiting import settle, until
 
@@ -430,6 +431,20 @@ def test_an_attempt_that_is_run_again_after_its_commit_writes_nothing(query: Que
     """Spark runs a task again whose result it has not heard, or that it thought slow."""
     part = driver().begin("x", 0)
     for _ in range(2):
+        part.write(0, [a_row(query, 1)])
+    assert query.output() == [1]
+
+
+def test_an_attempt_whose_notes_were_made_anew_while_its_driver_lives_writes_nothing(
+    query: Query, driver: Make
+) -> None:
+    part = driver().begin("x", 0)
+    part.write(0, [a_row(query, 1)])
+    notes = f"{query.name}-sink-batches"
+    with closing(query.log.admin()) as admin:
+        admin.delete_topics([notes])
+        admin.create_topics([spec(notes, 2)])
+    with pytest.raises(LogError, match="was deleted and made anew"):
         part.write(0, [a_row(query, 1)])
     assert query.output() == [1]
 
