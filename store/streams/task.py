@@ -246,8 +246,8 @@ class Task:
         self._reader: Reader | None = None
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
-        self._topic_ids: Mapping[str, str] = {}
-        """Input or changelog → what tells it from other topics of its name."""
+        self.topic_ids: Mapping[str, str] = {}
+        """Input or changelog → what tells it from other topics of its name, as it was when this was opened."""
         self._noted_topics = ""
         self._said: Mapping[TopicPartition, str] = {}
         """What was noted beside the group's positions when this incarnation began."""
@@ -327,8 +327,8 @@ class Task:
             with closing(self._log.admin()) as admin:
                 topics = sorted(tp.topic for tp in self.inputs) + sorted(tp.topic for tp in self._changelogs)
                 found = self._retry(lambda: admin.topic_ids(topics))
-            self._topic_ids = {topic: found[topic] for topic in topics if topic in found}
-            self._noted_topics = ordinals.note_of_topics(self._topic_ids)
+            self.topic_ids = {topic: found[topic] for topic in topics if topic in found}
+            self._noted_topics = ordinals.note_of_topics(self.topic_ids)
             self._check_group(reader)
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
@@ -564,7 +564,7 @@ class Task:
         committed = self._known_positions(reader)
         self._check_which_changelogs()
         notes = self._said.values()
-        self._vouched = set().union(*[ordinals.noted_as_they_are(note, self._topic_ids) for note in notes])
+        self._vouched = set().union(*[ordinals.noted_as_they_are(note, self.topic_ids) for note in notes])
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
@@ -685,7 +685,7 @@ class Task:
             directory=self._storage.directory(self.task_id, name),
             task_id=self.task_id,
             changelog=changelog if supplier.logged else None,
-            topic_id=self._topic_ids.get(changelog.topic) if supplier.logged else None,
+            topic_id=self.topic_ids.get(changelog.topic) if supplier.logged else None,
             log_change=self._change_logger(supplier, context, changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,
@@ -783,7 +783,7 @@ class Task:
             topic
             for tp, position in committed.items()
             for note in ([self._said[tp]] if position is not None else self._said.values())
-            for topic in ordinals.made_anew(note, self._topic_ids)
+            for topic in ordinals.made_anew(note, self.topic_ids)
             if topic == tp.topic
         )
         at = self._positions_at
@@ -804,7 +804,7 @@ class Task:
         self._check_inputs(
             tp.topic
             for tp, (_, topic_id) in gone_on_from.items()
-            if topic_id is not None and self._topic_ids.get(tp.topic, topic_id) != topic_id
+            if topic_id is not None and self.topic_ids.get(tp.topic, topic_id) != topic_id
         )
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
 
@@ -836,7 +836,7 @@ class Task:
         lost = {
             tp.topic: others
             for tp, note in self._said.items()
-            if (others := ordinals.made_anew(note, self._topic_ids) & of_stores)
+            if (others := ordinals.made_anew(note, self.topic_ids) & of_stores)
         }
         if not lost:
             return
@@ -940,7 +940,7 @@ class Task:
             tp
             for tp, position in committed.items()
             if position is None
-            and any(tp.topic in ordinals.noted_as_they_are(note, self._topic_ids) for note in of_all)
+            and any(tp.topic in ordinals.noted_as_they_are(note, self.topic_ids) for note in of_all)
         ]
         if not lost:
             return
@@ -1474,7 +1474,7 @@ class Task:
         if self._positions_at is not None:
             topic, partition = self._positions_at
             for tp, position in self._positions.items():
-                said = positions.headers(self._topic_ids.get(tp.topic))
+                said = positions.headers(self.topic_ids.get(tp.topic))
                 producer.produce(topic, *positions.encode(tp, position), partition=partition, headers=said)
 
     def _flush_caches(self) -> None:

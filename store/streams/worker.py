@@ -393,9 +393,14 @@ class Worker:
         due = {tp: offset for tp, offset in committed.items() if offset > self._purged.get(tp, 0)}
         if not due:
             return
+        known = {topic: one for task in self.tasks.values() for topic, one in task.topic_ids.items()}
         try:
             with closing(self._log.admin()) as admin:
-                admin.delete_records(due)
+                ids = admin.topic_ids(sorted({tp.topic for tp in due}))
+                # What is in a topic that was made anew was not processed.
+                due = {tp: offset for tp, offset in due.items() if ids.get(tp.topic) == known.get(tp.topic)}
+                if due:
+                    admin.delete_records(due)
         except LogError as error:
             _log.warning("processed records of repartition topics stay for now: %s", error)
         else:

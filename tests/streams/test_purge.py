@@ -94,6 +94,18 @@ def test_what_is_committed_is_deleted_and_nothing_beyond(config: StreamsConfig) 
     assert running.begins == running.committed > before
 
 
+def test_nothing_is_deleted_of_a_topic_that_was_made_anew() -> None:
+    running = Running(EXACTLY_ONCE)
+    running.feed(6)
+    running.work(65)
+    running.broker.delete_topic(BETWEEN.topic)
+    running.broker.create_topic(BETWEEN.topic, 1)
+    for _ in range(20):
+        running.broker.append(BETWEEN.topic, b"k", b"v", partition=0)
+    running.work(45)
+    assert running.begins == 0
+
+
 def test_a_cluster_that_refuses_is_no_reason_to_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
