@@ -22,8 +22,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -55,6 +55,7 @@ from store.errors import (
     TaskHostError,
     UnreachableError,
 )
+from store.log import Reader
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
 from store.spark.host import BETWEEN_ORDERS, HEALED, Carried, Deployment, Host, Order
@@ -63,6 +64,7 @@ from store.spark.process import LEASE_S
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.dsl.processors import Process, TransformTable
+from store.streams.hanging import HangingInputs
 from store.streams.positions import settle
 from store.streams.topology import ProcessorSupplier, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
@@ -472,9 +474,15 @@ class SparkStreamsQuery:
             for topic in topology.sources
             if partition < self._partitions[topic]
         }
+        with closing(self._deployment.log().reader()) as reader:
+            self._keep_every_open(every, ticking, reader)
+
+    def _keep_every_open(self, every: Collection[TopicPartition], ticking: bool, reader: Reader) -> None:
+        hanging = HangingInputs(self.name, SystemClock())
         left, refreshed, pause = self._left, time.monotonic(), 0.0
         while not self._over.wait(pause):
             pause = LEASE_S / 3
+            hanging.look(reader, lambda: every)
             refresh = not ticking and time.monotonic() - refreshed >= REFRESH_POSITIONS_S
             try:
                 if not self._working.acquire(timeout=_BUSY_S):

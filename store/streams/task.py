@@ -153,6 +153,11 @@ _HELD_BYTES = 4 << 20
 
 _RECORD_PROCESSED = Point.RECORD_PROCESSED
 
+_TIMES_GO = (
+    ". The stream times that are noted beside the positions go with that: records that were late may count, and "
+    "windows that were emitted when they closed may be emitted again"
+)
+
 T = TypeVar("T")
 
 
@@ -535,7 +540,7 @@ class Task:
                 f"whose tasks this one would not fence. Set it to {other} again; or, to change it, start with "
                 f"automatic.state.relocation=true; or stop all workers of the application, and have "
                 f"kafka-consumer-groups.sh --group {topology.application_id} --topic {tp.topic} --reset-offsets "
-                "--to-current --execute take the note away",
+                f"--to-current --execute take the note away{_TIMES_GO}",
             )
 
     def _committed_by(self, ends: Mapping[TopicPartition, int]) -> str:
@@ -847,7 +852,7 @@ class Task:
             f"start over, stop all processes of {group}, move its state directories away, delete its changelog topics "
             f"and reset the group's offsets; or, to go on with what is there, move them away and have "
             f"kafka-consumer-groups.sh --group {group}{''.join(f' --topic {topic}' for topic in lost)} "
-            "--reset-offsets --to-current --execute say so"
+            f"--reset-offsets --to-current --execute say so{_TIMES_GO}"
         )
 
     def _check_positions_topic(self, reader: Reader) -> None:

@@ -64,6 +64,7 @@ from store.metrics import Metrics
 from store.query.answer import LocalStore, stores_of
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
+from store.streams.hanging import HangingInputs
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.types import TopicPartition
@@ -184,6 +185,7 @@ class StreamThread:
         """Sub-topology → the partitions that this thread keeps warm copies of."""
         self._topologies = {one.ordinal: one for one in application.sub_topologies}
         self._inputs_looked = -inf
+        self._hanging = HangingInputs(name, clock)
         self._is_static = instance_id is not None
         self._given_out_looked = clock.monotonic()
         self._left_out: frozenset[TopicPartition] = frozenset()
@@ -328,6 +330,7 @@ class StreamThread:
         self._keep_copies()
         self._check_given_out()
         self._check_inputs()
+        self._hanging.look(self._reader, self._inputs)
         wait = 0.0 if self._progress else WAIT_S / len(self._workers)
         progress = [self._poll(worker, wait) for worker in self._workers.values()]
         self._progress = any(progress)
@@ -548,6 +551,10 @@ class StreamThread:
 
     def _leave(self) -> None:
         self._member.close()
+
+    def _inputs(self) -> list[TopicPartition]:
+        """Those of the tasks that are open."""
+        return [tp for one in self._workers.values() for task in one.tasks.values() for tp in task.inputs]
 
     def _opened(self) -> int:
         return sum(len(worker.tasks) for worker in self._workers.values())
