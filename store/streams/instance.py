@@ -35,7 +35,7 @@ from store.query.result import StateQueryResult
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
 from store.streams.thread import GroupLog, Host, StreamThread, ThreadStatus
-from store.streams.topology import Topology
+from store.streams.topology import Topology, shutdown_topic
 from store.types import IsolationLevel, TopicPartition
 
 R = TypeVar("R")
@@ -409,7 +409,7 @@ class _Requests:
 
     def __init__(self, log: Log, application_id: str) -> None:
         self._log = log
-        self._at = TopicPartition(f"{application_id}-shutdown", 0)
+        self._at = TopicPartition(shutdown_topic(application_id), 0)
         with closing(log.admin()) as admin:
             admin.create_topics([TopicSpec(self._at.topic, 1, {"cleanup.policy": "delete"})])
         self._reader = log.reader()
@@ -422,6 +422,10 @@ class _Requests:
 
     def heard(self) -> str | None:
         """What the first one says that came since the start, or since it was asked last."""
+        earliest, end = self._reader.offsets(self._at, IsolationLevel.READ_UNCOMMITTED)
+        if not earliest <= self._next <= end:
+            # Retention has taken what came meanwhile, or the topic was made anew: what is there came since.
+            self._next = earliest
         records, self._next, _ = self._reader.read(self._at, self._next, 1, IsolationLevel.READ_UNCOMMITTED)
         return (records[0].value or b"").decode(errors="replace") if records else None
 

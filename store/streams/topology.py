@@ -32,6 +32,11 @@ _INTERNAL = re.compile(
 )
 
 
+def shutdown_topic(application_id: str) -> str:
+    """Where instances of an application ask each other to end, see `store.streams.instance`."""
+    return f"{application_id}-shutdown"
+
+
 class Processing(Protocol):
     """A topology's processing within one task, with what it holds in memory between two commits. One thread.
 
@@ -212,6 +217,8 @@ class Topology:
 
     def is_internal(self, topic: str) -> bool:
         """Whether it has the name of a topic of the application's own."""
+        if topic == shutdown_topic(self.application_id):
+            return True
         return topic.startswith(f"{self.application_id}-") and _INTERNAL.search(topic) is not None
 
     def changelog(self, store: str, partition: int) -> TopicPartition:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
 from store.errors import ConfigError, ProtocolError, ShutdownRequestedError, UnreachableError
 from store.streams.instance import _Requests
@@ -137,6 +137,24 @@ def test_an_instance_ends_when_another_one_asks_for_it_and_commits_first(tmp_pat
         running.wait()
     running.close()
     assert (running.state, counted(cluster)) == (State.ERROR, ALL)
+
+
+@pytest.mark.parametrize("lost", ["to retention", "with its topic"])
+def test_a_request_is_heard_behind_others_that_were_lost(lost: str) -> None:
+    broker = SimBroker()
+    requests = _Requests(SimLog(broker), "app")
+    at = TopicPartition("app-shutdown", 0)
+    requests.send("one")
+    assert requests.heard() == "one"
+    if lost == "to retention":
+        requests.send("two")
+        broker.delete_records(at, broker.high_watermark(at))
+    else:
+        broker.delete_topic(at.topic)
+        broker.create_topic(at.topic, 1)
+    assert requests.heard() is None
+    requests.send("three")
+    assert requests.heard() == "three"
 
 
 def test_what_ended_a_process_is_the_error_of_the_thread_that_failed_first(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_topics_of_the_application_are_refused() -> None:
         made.stream("counted").group_by_key().count(materialized="c")
 
     for topic in (
-        *["app-c-changelog", "app-0-positions", "app-x-repartition"],
+        *["app-c-changelog", "app-0-positions", "app-x-repartition", "app-shutdown"],
         "app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000006-topic",
         "app-fk-subscription-response-topic",
     ):
