@@ -172,13 +172,20 @@ class Met:
                 if name in can and not self.result.faults.get(name)
             ]
         # Whatever becomes of the settings that are left open.
-        passable = [(scenario, passing(scenario, scenario.settings)) for scenario in scenarios]
-        missing: list[Missing] = [
-            Cell(runtime, "kill", point)
+        passable = {
+            runtime: [
+                passing(scenario, scenario.settings, runtime)
+                for scenario in scenarios
+                if runtime in scenario.runtimes
+            ]
             for runtime in Runtime
             if self.result.runtimes.get(runtime)
+        }
+        missing: list[Missing] = [
+            Cell(runtime, "kill", point)
+            for runtime, each in passable.items()
             for point in KILL_POINTS[runtime]
-            if any(runtime in scenario.runtimes and passed[point] for scenario, passed in passable)
+            if any(passed[point] for passed in each)
             and not any(self._cells[runtime, fault, point] for fault in DEADLY)
         ]
         if whole:

@@ -12,8 +12,8 @@ from itertools import chain, islice
 from random import Random
 
 from harness.generate.vocabulary import KILL_POINTS, passing, sample_of
-from harness.schedule import Input, Runtime, Schedule, Step
-from scenarios import Sample, Scenario, encode_key
+from harness.schedule import Input, Runtime, Schedule, Step, config_of
+from scenarios import Sample, Scenario, encode_key, topologies
 from store.log.partitioner import partition_for
 from store.points import Point
 
@@ -37,18 +37,23 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime, *, static: bool = Fals
     random = Random(f"{scenario.name}/{seed}/tour")
     items = tuple(_item(scenario, sample_of(scenario, random), number) for number in range(RECORDS))
     settings = {"commit.records": 2, **scenario.settings}
-    ordinals = passing(scenario, settings)
-    passed = {point: ordinals[point] for point in sorted(KILL_POINTS[runtime], key=_rank)}
-    ordinal, _ = Counter(chain(*passed.values())).most_common(1)[0]
+    ordinals = passing(scenario, settings, runtime)
+    ordinal, _ = Counter(chain(*(ordinals[point] for point in KILL_POINTS[runtime]))).most_common(1)[0]
     task = f"{ordinal}_0"
+    points = [point for point in sorted(KILL_POINTS[runtime], key=_rank) if ordinal in ordinals[point]]
+    topology = topologies(scenario, "a", config_of(Schedule(scenario.name, settings=settings)))[ordinal]
+    if Point.RESTORE_BATCH in points and not topology.changelogs:
+        # Of its global stores alone, which have nothing to restore but what was there before the first start.
+        points.remove(Point.RESTORE_BATCH)
+        if {f"a-{item.topic}" for item in items} & {store.topic for store in topology.global_stores}:
+            points.insert(0, Point.RESTORE_BATCH)
     steps: list[Step] = []
-    for point, by in passed.items():
-        if ordinal in by:
-            if point is Point.ABORTED:
-                steps.append(Step("abort_commit", task=task))
-            if point is Point.RESTORE_BATCH:
-                steps.append(Step("wipe", task=task, at=Point.KAFKA_COMMITTED))
-            steps.append(Step("kill", task=task, at=point))
+    for point in points:
+        if point is Point.ABORTED:
+            steps.append(Step("abort_commit", task=task))
+        if point is Point.RESTORE_BATCH and topology.changelogs:
+            steps.append(Step("wipe", task=task, at=Point.KAFKA_COMMITTED))
+        steps.append(Step("kill", task=task, at=point))
     return Schedule(
         scenario=scenario.reference_name,
         input=items,

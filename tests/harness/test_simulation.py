@@ -4,6 +4,7 @@ bug is found, made small and gone without the bug."""
 from __future__ import annotations
 
 import gc
+from random import Random
 
 import pytest
 from greenlet import getcurrent, greenlet
@@ -13,13 +14,18 @@ from harness.campaign import Plan, reduce, run_simulation
 from harness.generate import KILL_POINTS, generate, tour
 from harness.generate.strategy import schedules
 from harness.history import Injected, Queried, Skipped
+from harness.met import Met
 from harness.mutants import planted
 from harness.replay import check, simulate, tell
 from harness.schedule import Input, Query, Runtime, Schedule, Step, encode
 from harness.spread.processes import over
 from harness.verdict import Outcome
-from scenarios import Scenario, load_all
+from harness.worlds import WORLDS
+from scenarios import InputRecord, OneOf, Output, Sample, Scenario, State, Stores, load_all
 from store.points import Point
+from store.serdes import JsonSerde, StrSerde
+from store.streams.application import Application
+from store.streams.dsl import StreamsBuilder
 from store.types import IsolationLevel
 
 SCENARIOS = load_all()
@@ -30,6 +36,41 @@ RECORDS = tuple(
 
 
 @pytest.mark.requirement("card.1")
+class Looked(Scenario):
+    """A stream beside a global table, which is the only store."""
+
+    name = "looked"
+    summary = "Orders with the town of their shop."
+    runtimes = ("worker", "streams")
+
+    def pipeline(self, application_id: str, stores: Stores) -> Application:  # noqa: ARG002
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        towns = builder.global_table(f"{application_id}-towns", name="towns")
+        orders = builder.stream(f"{application_id}-orders")
+        looked = orders.left_join_global(towns, lambda shop, _: shop, lambda order, town: [order, town])
+        looked.to(f"{application_id}-looked")
+        return builder.build()
+
+    def input(self, random: Random) -> Sample:
+        return Sample(random.choice("st"), random.randint(1, 9), random.choice(("towns", "orders")))
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        towns = state["towns"].ever(record.key)
+        return [Output("looked", record.key, OneOf([record.value, town] for town in towns))]
+
+
+@pytest.mark.parametrize("runtime", [Runtime.WORKER, Runtime.STREAMS])
+def test_the_tour_of_a_pipeline_with_a_global_store_alone_kills_wherever_a_run_has_to(
+    runtime: Runtime,
+) -> None:
+    scenario, met = Looked(), Met()
+    schedule = tour(scenario, 0, runtime)
+    history, verdict = simulate(scenario, schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    met.add(scenario, schedule, history)
+    assert met.missing([scenario], WORLDS["sim"].capabilities, whole=False) == []
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_schedule_that_hypothesis_generates_holds(name: str) -> None:
     scenario = SCENARIOS[name]
