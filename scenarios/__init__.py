@@ -245,9 +245,9 @@ class Scenario(ABC):
     """How long its sliding windows are; 0: it has none. Some schedules have all records at the beginning of time, and
     no window starts before that."""
     retentions_ms: ClassVar[Mapping[str, int]] = {}
-    """Store of windows or sessions → how long a row is kept after the time it begins, as worked out by hand where the
-    DSL works it out for the pipeline. The reference has its tables keep rows so long, and those of other stores as long
-    as the stores are made to."""
+    """Store of windows, sessions or versions → for how long a row is kept, as worked out by hand: of windows after the
+    time it begins, of sessions after its end, of versions the history. The reference has its tables keep rows so long,
+    and those of other stores as long as the stores are made to, so that a wrong one there is not found."""
 
     least_partitions: ClassVar[int] = 1
     """How many partitions its topics have at least."""

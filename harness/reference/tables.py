@@ -480,8 +480,8 @@ class GlobalTable(dict[str, Json]):
 
 
 def table_of(supplier: StoreSupplier[Any], retention_ms: int | None = None) -> Table:
-    """An empty table for what a supplier or a builder opens, whose windows or sessions are kept as long as it says, or
-    as long as is given. Raises `ValueError` for a store of a user's own."""
+    """An empty table for what a supplier or a builder opens, whose windows, sessions or versions are kept as long as it
+    says, or as long as is given. Raises `ValueError` for a store of a user's own."""
     while isinstance(supplier, StoreBuilder):
         supplier = supplier.supplier
     match supplier:
@@ -493,7 +493,7 @@ def table_of(supplier: StoreSupplier[Any], retention_ms: int | None = None) -> T
         case SessionSupplier():
             return SessionTable(supplier.retention_ms if retention_ms is None else retention_ms)
         case VersionedSupplier():
-            return VersionedTable(supplier.history_retention_ms)
+            return VersionedTable(supplier.history_retention_ms if retention_ms is None else retention_ms)
         case ListValueSupplier():
             return ListTable()
     raise ValueError(f"store {supplier.name}: there is no table for what {type(supplier).__name__} opens")

@@ -299,6 +299,31 @@ def test_a_copy_of_a_table_changes_on_its_own(table: Any) -> None:
     assert table.rows() == before != other.rows()
 
 
+@pytest.mark.parametrize(
+    "supplier",
+    [
+        persistent_window_store("s", RETENTION, 60_000),
+        persistent_session_store("s", RETENTION),
+        persistent_versioned_key_value_store("s", RETENTION),
+    ],
+    ids=lambda supplier: type(supplier).__name__,
+)
+def test_a_table_keeps_its_rows_for_as_long_as_a_scenario_says(supplier: StoreSupplier[Any]) -> None:
+    def kept(table: Table) -> bool:
+        for time in (0, 1, 2 * RETENTION):
+            match table:
+                case WindowTable():
+                    table.put("a", 1, time)
+                case SessionTable():
+                    table.put("a", time, time, 1)
+                case VersionedTable():
+                    table.put("a", 1, time)
+        return any(row.startswith("a@0") for row in table.rows())
+
+    assert not kept(table_of(supplier))
+    assert kept(table_of(supplier, 2 * RETENTION + 2))
+
+
 def test_there_is_no_table_for_a_store_of_a_users_own() -> None:
     with pytest.raises(ValueError, match="store mine"):
         table_of(custom_store("mine", KeyValueStore))
