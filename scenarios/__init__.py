@@ -20,7 +20,7 @@ import struct
 import sys
 import sysconfig
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -633,6 +633,15 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(
                 f"{source}: {attribute} is {spans!r}, it has to be a tuple of whole numbers of at least 0"
             )
+    for attribute in ("updates", "joins", "settles", "changes", "behind_caches", "ticks", "noted"):
+        names = getattr(scenario, attribute)
+        if not isinstance(names, Set) or not all(isinstance(name, str) for name in names):
+            raise ScenarioError(f"{source}: {attribute} is {names!r}, it has to be a frozenset of names")
+    kept = scenario.retentions_ms
+    if not isinstance(kept, Mapping) or not all(type(each) is int and each >= 0 for each in kept.values()):
+        raise ScenarioError(
+            f"{source}: retentions_ms is {kept!r}, it has to be a mapping of stores to whole numbers of at least 0"
+        )
     if not isinstance(scenario.settings, Mapping):
         raise ScenarioError(f"{source}: settings is {scenario.settings!r}, it has to be a mapping")
     try:

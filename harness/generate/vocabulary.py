@@ -16,6 +16,7 @@ from harness.faults import Capability, Fault
 from harness.reference import durability
 from harness.schedule import LATEST_INPUT, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
+from harness.worlds.images import innermost
 from scenarios import (
     InputRecord,
     Json,
@@ -31,6 +32,7 @@ from scenarios import (
 from store.errors import ConfigError
 from store.points import Point
 from store.streams.topology import Topology
+from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
 
@@ -79,7 +81,7 @@ class Parts(NamedTuple):
 @cache
 def parts_of(scenario: Scenario) -> Parts:
     """The parts of a scenario's pipeline, the same whatever its settings. `ScenarioError` if no run could have those
-    that it pins, and for topics that it says something of and that nobody writes."""
+    that it pins, and for topics and stores that it says something of and that its pipeline does not have."""
     application = "a"
     try:
         config = config_of(Schedule(scenario.name, settings=scenario.settings))
@@ -89,13 +91,34 @@ def parts_of(scenario: Scenario) -> Parts:
     places = places_of(made)
     prefix = f"{application}-"
     written = {topic.removeprefix(prefix) for topology in made for topic in topology.sinks}
-    for attribute in ("updates", "joins", "settles", "changes", "ticks"):
-        unknown = sorted(getattr(scenario, attribute) - written)
-        if unknown and not any(topology.any_sink for topology in made):
-            raise ScenarioError(
-                f"scenario {scenario.name}: {attribute} names {', '.join(unknown)}, and its pipeline writes "
-                f"{', '.join(sorted(written)) or 'nothing'}"
-            )
+    there = {topic.removeprefix(prefix) for topic in (*places.inputs, *places.outputs)}
+    if not any(topology.any_sink for topology in made):
+        for attribute in ("updates", "joins", "settles", "changes", "ticks"):
+            _refuse_unknown(scenario, attribute, written, "its pipeline writes")
+        _refuse_unknown(scenario, "topic_settings", there, "its pipeline reads and writes")
+    suppliers = {
+        name: innermost(supplier)
+        for topology in made
+        for name, supplier in topology.suppliers(config.dsl_store_suppliers).items()
+    }
+    _refuse_unknown(scenario, "behind_caches", suppliers, "its pipeline has the stores")
+    expiring = [
+        name
+        for name, one in suppliers.items()
+        if isinstance(one, WindowSupplier | SessionSupplier | VersionedSupplier)
+    ]
+    _refuse_unknown(
+        scenario,
+        "retentions_ms",
+        expiring,
+        "the stores of windows, sessions and versions of its pipeline are",
+    )
+    stored = suppliers.keys() | {store.name for topology in made for store in topology.global_stores}
+    if taken := sorted(scenario.noted & stored):
+        raise ScenarioError(
+            f"scenario {scenario.name}: noted names {', '.join(taken)}, of which its pipeline has a store, and so the "
+            "reference a table"
+        )
     stores = tuple((topology.ordinal, name) for topology in made for name in topology.store_names)
     return Parts(
         tuple(topology.ordinal for topology in made),
@@ -111,6 +134,15 @@ def parts_of(scenario: Scenario) -> Parts:
         ),
         _mixed(scenario),
     )
+
+
+def _refuse_unknown(scenario: Scenario, attribute: str, known: Collection[str], there_are: str) -> None:
+    unknown = sorted(set(getattr(scenario, attribute)) - set(known))
+    if unknown:
+        raise ScenarioError(
+            f"scenario {scenario.name}: {attribute} names {', '.join(unknown)}, and {there_are} "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def _mixed(scenario: Scenario) -> tuple[int, ...]:

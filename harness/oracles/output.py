@@ -27,7 +27,7 @@ from harness.oracles.state import plain, positions_text
 from harness.reference.model import Expected, Line, Positions, TaskModel
 from harness.schedule import config_of
 from harness.verdict import Anomaly, Finding
-from scenarios import KEYLESS, Json, encode_key
+from scenarios import KEYLESS, Json, ScenarioError, encode_key, words_of
 from store.log.partitioner import partition_for
 
 MOST_COMBINATIONS = 64
@@ -85,7 +85,19 @@ def _settled(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.exactly_once or evidence.lossy:
         return
     inputs = {name: _come_to(topic.rows) for name, topic in evidence.final.inputs.items()}
-    for topic, expected in evidence.scenario.settled(inputs).items():
+    try:
+        settled = evidence.scenario.settled(inputs)
+        unknown = sorted(settled.keys() - evidence.final.outputs.keys())
+    except Exception as error:
+        raise ScenarioError(
+            f"the settled function of scenario {evidence.scenario.name} raised {words_of(error)}"
+        ) from error
+    if unknown:
+        raise ScenarioError(
+            f"the settled function of scenario {evidence.scenario.name} names {', '.join(unknown)}, and its pipeline "
+            f"writes {', '.join(sorted(evidence.final.outputs)) or 'nothing'}"
+        )
+    for topic, expected in settled.items():
         found = _come_to(evidence.topic(topic).rows)
         for key in sorted(expected.keys() | found.keys()):
             if expected.get(key) != found.get(key):

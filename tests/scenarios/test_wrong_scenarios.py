@@ -13,7 +13,7 @@ import pytest
 
 from harness.campaign import simulate_part
 from harness.cli.errors import scenario_code
-from harness.generate.vocabulary import sample_of
+from harness.generate.vocabulary import parts_of, sample_of
 from harness.history import Queried
 from harness.replay import DidNotEndError, bounded, simulate, simulate_all
 from harness.schedule import Input, Query, QueryKind, Schedule, Step
@@ -53,6 +53,12 @@ def scenario_file(directory: Path, text: str) -> str:
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = (5, -1)"), "durations_ms is"),
         (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = 5"), "durations_ms is 5"),
         (BALANCES.replace(NAME, f"{NAME}\n    edges_ms = (5, -1)"), "edges_ms is"),
+        (
+            BALANCES.replace(NAME, f'{NAME}\n    updates = "totals"'),
+            "updates is 'totals', it has to be a frozenset",
+        ),
+        (BALANCES.replace(NAME, f"{NAME}\n    retentions_ms = 5"), "retentions_ms is 5"),
+        (BALANCES.replace(NAME, f'{NAME}\n    retentions_ms = {{"x": -1}}'), "retentions_ms is {'x': -1}"),
         (BALANCES.replace(NAME, f"{NAME}\n    settings = 5"), "settings is 5"),
         (BALANCES.replace(NAME, f'{NAME}\n    settings = {{"colour": 1}}'), "settings: "),
     ],
@@ -110,6 +116,51 @@ def test_a_pipeline_that_cannot_run_is_refused(tmp_path: Path, made: str, reason
     scenario = load(scenario_file(tmp_path, changed(PIPELINE, f"        {made}\n")))
     with pytest.raises(ScenarioError, match=reason):
         sample_of(scenario, Random(0))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        (
+            'behind_caches = {"acounts"}',
+            "behind_caches names acounts, and its pipeline has the stores accounts",
+        ),
+        ('noted = {"accounts"}', "noted names accounts, of which its pipeline has a store"),
+        (
+            'retentions_ms = {"accounts": 5}',
+            "retentions_ms names accounts, and the stores of windows, sessions and versions of its pipeline are none",
+        ),
+        (
+            'topic_settings = {"inputs": {}}',
+            "topic_settings names inputs, and its pipeline reads and writes .*input",
+        ),
+    ],
+)
+def test_a_name_that_the_pipeline_does_not_have_is_refused(
+    tmp_path: Path, attribute: str, reason: str
+) -> None:
+    scenario = load(scenario_file(tmp_path, BALANCES.replace(NAME, f"{NAME}\n    {attribute}")))
+    with pytest.raises(ScenarioError, match=reason):
+        parts_of(scenario)
+
+
+@pytest.mark.parametrize(
+    ("settled", "reason"),
+    [
+        ("{'outptu': {}}", "names outptu, and its pipeline writes output"),
+        ("inputs['nowhere']", "raised KeyError: 'nowhere'"),
+    ],
+)
+def test_what_the_input_comes_to_is_said_of_topics_that_the_pipeline_writes(
+    tmp_path: Path, settled: str, reason: str
+) -> None:
+    text = PAIRS.replace("KEPT", "[record.value, 0]").replace("FORWARDED", "[record.value, 0]")
+    text = text.replace("WRITTEN", "value").replace(
+        "    def input", f"    def settled(self, inputs):\n        return {settled}\n\n    def input"
+    )
+    schedule = Schedule("pairs", (Input(0, "ann", 1, timestamp=1),))
+    with pytest.raises(ScenarioError, match=f"the settled function of scenario pairs {reason}"):
+        simulate(load(scenario_file(tmp_path, text)), schedule)
 
 
 def test_settings_that_no_broker_would_take_are_refused_by_the_scenarios_name(tmp_path: Path) -> None:
