@@ -282,8 +282,9 @@ def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> S
             values["commit.interval.ms"] = min(values["commit.interval.ms"], timeout - 1)
         values.setdefault("poll.records", values["commit.records"])
         with warnings.catch_warnings():
-            # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
-            warnings.simplefilter("ignore", UserWarning)
+            # Exactly once raises an isolation level that is too low, and a deprecated setting is one that is drawn:
+            # right here, and not worth a word.
+            warnings.simplefilter("ignore")
             config = StreamsConfig.of(values)
         if config.exactly_once and config.transaction_timeout_ms > MAX_TRANSACTION_TIMEOUT_MS:
             raise ConfigError(

@@ -14,7 +14,6 @@ from typing import Any
 from harness.schedule import Schedule, config_of
 from harness.worlds.cluster import passing
 from scenarios import Scenario, topologies
-from store.config import StreamsConfig
 from store.errors import ConfigError
 
 VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -128,9 +127,9 @@ def _texts() -> Mapping[str, Mapping[Any, str]]:
     return {
         name: {
             # At least once takes every value as it is.
-            StreamsConfig.of({"processing.guarantee": "at_least_once", name: value}).as_dict()[name]: text(
-                value
-            )
+            config_of(
+                Schedule("", settings={"processing.guarantee": "at_least_once", name: value})
+            ).as_dict()[name]: text(value)
             for value in values
         }
         for name, values in VALUES.items()

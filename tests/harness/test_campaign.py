@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -103,6 +105,17 @@ def test_a_whole_campaign_that_has_met_all_ends() -> None:
 
 def test_a_campaign_of_a_number_ends_whatever_it_has_met() -> None:
     assert run_simulation(Plan(("balances",), seed=0, schedules=30), over(1), quiet).result.schedules == 30
+
+
+def test_a_campaign_warns_of_none_of_the_settings_that_it_draws() -> None:
+    lines = (
+        "from harness.campaign import Plan, run_simulation",
+        "from harness.spread.processes import over",
+        "assert not run_simulation(Plan(('relay',), seed=0, schedules=20), over(1), print).found",
+    )
+    command = [sys.executable, "-W", "error", "-c", "\n".join(lines)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 class Recorded:

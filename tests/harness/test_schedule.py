@@ -232,6 +232,13 @@ def test_an_input_that_the_scenario_does_not_take_is_refused_before_anything_run
         check(encode(schedule).decode())
 
 
+@pytest.mark.filterwarnings("error")
+def test_nothing_warns_of_a_deprecated_setting_that_a_schedule_has_drawn() -> None:
+    # Configurations are remembered: of one that no other test has.
+    settings = {"default.dsl.store": "rocksDB", "commit.records": 7, "poll.records": 11}
+    check(encode(Schedule("balances", (Input(0, "ann", 1),), settings=settings)).decode())
+
+
 @pytest.mark.parametrize("value", [None, "audit", 0, -3])
 def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
     verdict, _ = replay(Schedule("balances", (Input(0, "ann", value),)), "sim")
