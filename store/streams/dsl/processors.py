@@ -111,7 +111,8 @@ class _Context:
         """A store that the operator was connected to. Raises `ProtocolError` for another one."""
         if name not in self._place.vertex.stores:
             raise ProtocolError(
-                f"processor {self._place.name} is not connected to a store {name!r}; name it in `stores`. It has "
+                f"processor {self._place.name} is not connected to a store {name!r}: name it behind the "
+                f"processor, as in process(…, {name!r}), also if it is a global one. It has "
                 f"{', '.join(self._place.vertex.stores) or 'none'}"
             )
         return _Shared(self._task.store(name), self._place, name)

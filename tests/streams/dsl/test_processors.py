@@ -96,6 +96,15 @@ def test_a_store_that_the_processor_is_not_connected_to_is_refused() -> None:
         driver(build)
 
 
+def test_a_global_store_that_the_processor_did_not_name_is_refused_with_the_way_to_name_it() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.global_table("numbers", name="numbers")
+        b.stream("in").process(Numbering)
+
+    with pytest.raises(ProtocolError, match=r"as in process\(…, 'numbers'\), also if it is a global one"):
+        driver(build)
+
+
 def test_what_follows_a_processor_is_repartitioned_before_it_is_counted() -> None:
     b = StreamsBuilder("app")
     b.add_state_store(NUMBERS).stream("in").process(Numbering, "numbers").group_by_key().count()
