@@ -490,6 +490,27 @@ def decode_change(value: bytes) -> Json:
     return [one, None] if kind == b"\1" else [None, one]
 
 
+def decode_held_key(key: bytes) -> str:
+    """The name of a row that `suppress` holds back until its window is closed: key and start, as in
+    `ann 000000000020000`, for names have to be in the order of the rows. Raises ValueError on anything else."""
+    if len(key) < 8:
+        raise ValueError(f"{key!r} is no key of a window")
+    return f"{key[:-8].decode()} {int.from_bytes(key[-8:], 'big'):015}"
+
+
+_Held = tuple[int, int, list[tuple[str, bytes | None]], bytes | None, bytes | None]
+
+
+def decode_held(value: bytes) -> Json:
+    """A row of the store `NAME-store` that `suppress` with that name has: the time by which it is due, which is the end
+    of its window or the time of the first update that it held back, the time of the last update, its headers as
+    `[name, value]`, the value that went last, null for none, and the value that is to go; values are JSON. Raises
+    ValueError on anything else."""
+    place, time, headers, *results = msgspec.msgpack.decode(value, type=_Held)
+    told = [[name, None if one is None else one.decode()] for name, one in headers]
+    return [place, time, told, *(None if one is None else msgspec.json.decode(one) for one in results)]
+
+
 class ScenarioError(Exception):
     """A scenario that cannot be used: says which file, and why."""
 

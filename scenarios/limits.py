@@ -31,9 +31,9 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_held, decode_held_key
 from scenarios.readings import said_of
-from scenarios.top_k import as_headers, as_json, name_of_window, update_that_waits
+from scenarios.top_k import as_headers, as_json
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import Materialized, StreamsBuilder, Suppressed, TimeWindows
@@ -213,10 +213,10 @@ class Scenario(scenarios.Scenario):
         return record.topic == "input" and type(record.value) is int
 
     def decode_key(self, store: str, key: bytes) -> str:
-        return name_of_window(key) if store == CLOSED else super().decode_key(store, key)
+        return decode_held_key(key) if store == CLOSED else super().decode_key(store, key)
 
     def decode(self, store: str, value: bytes) -> Json:
-        return update_that_waits(value) if store == CLOSED else super().decode(store, value)
+        return decode_held(value) if store == CLOSED else super().decode(store, value)
 
 
 def _closed(card: str, row: Json) -> list[Output]:

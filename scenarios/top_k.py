@@ -22,7 +22,6 @@ the time of the sum, its headers, the sum that went last and this one.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
@@ -30,7 +29,18 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import Headers, InputRecord, Json, Output, Sample, State, Stores, encode_value
+from scenarios import (
+    Headers,
+    InputRecord,
+    Json,
+    Output,
+    Sample,
+    State,
+    Stores,
+    decode_held,
+    decode_held_key,
+    encode_value,
+)
 from scenarios.reconciliation import CLOCK, NOW, Clock
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
@@ -213,25 +223,12 @@ class Scenario(scenarios.Scenario):
     def decode_key(self, store: str, key: bytes) -> str:
         if store != UNTIL_CLOSED:
             return super().decode_key(store, key)
-        return name_of_window(key)
+        return decode_held_key(key)
 
     def decode(self, store: str, value: bytes) -> Json:
         if store not in (UNTIL_CLOSED, UNTIL_LATER):
             return super().decode(store, value)
-        return update_that_waits(value)
-
-
-def name_of_window(key: bytes) -> str:
-    """A row that is held back until its window is closed. Names are in the order of the rows."""
-    (start,) = struct.unpack(">q", key[-8:])
-    return f"{key[:-8].decode()} {start:015}"
-
-
-def update_that_waits(value: bytes) -> Json:
-    """Place in time, time, headers, what went last and what is to go."""
-    place, time, headers, *results = msgspec.msgpack.decode(value)
-    told = [[name, None if one is None else one.decode()] for name, one in headers]
-    return [place, time, told, *(None if one is None else msgspec.json.decode(one) for one in results)]
+        return decode_held(value)
 
 
 def as_json(headers: Headers) -> Json:

@@ -34,8 +34,8 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
-from scenarios.top_k import as_headers, as_json, name_of_window, update_that_waits
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores, decode_held, decode_held_key
+from scenarios.top_k import as_headers, as_json
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST, Windowed
 from store.streams.dsl import (
@@ -395,10 +395,10 @@ class Scenario(scenarios.Scenario):
         if store == OVER_HELD:
             end, start = struct.unpack(">qq", key[-16:])
             return f"{key[:-16].decode()} {end:015} {start:015}"
-        return name_of_window(key) if store == HELD else super().decode_key(store, key)
+        return decode_held_key(key) if store == HELD else super().decode_key(store, key)
 
     def decode(self, store: str, value: bytes) -> Json:
-        return update_that_waits(value) if store in (HELD, OVER_HELD) else super().decode(store, value)
+        return decode_held(value) if store in (HELD, OVER_HELD) else super().decode(store, value)
 
 
 def has_value(_visitor: str, visit: Visit | None) -> bool:

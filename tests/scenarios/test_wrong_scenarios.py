@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from harness.campaign import simulate_part
@@ -18,7 +19,7 @@ from harness.history import Queried
 from harness.replay import DidNotEndError, bounded, simulate, simulate_all
 from harness.schedule import Input, Query, QueryKind, Schedule, Step
 from harness.verdict import Outcome, Verdict
-from scenarios import ScenarioError, load, load_all
+from scenarios import ScenarioError, decode_held, decode_held_key, load, load_all
 from store.points import Point
 from store.types import IsolationLevel
 
@@ -280,6 +281,18 @@ def test_an_output_that_nobody_can_read_is_said_to_be_that(tmp_path: Path) -> No
         "Topic output has a record that cannot be read, in partition 0 at offset 0, with key b'ann' and value "
         "b'gone': a key has to be UTF-8 and a value JSON, or what decode_output of the scenario takes"
     ]
+
+
+@pytest.mark.parametrize("value", [b"", b"5", b"\xff", msgspec.msgpack.encode([1, 2, [], None])])
+def test_what_is_no_row_of_suppress_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_held(value)
+
+
+@pytest.mark.parametrize("key", [b"", b"ann", b"\xff" * 9])
+def test_what_is_no_key_of_a_window_is_a_value_error(key: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_held_key(key)
 
 
 def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scenario(tmp_path: Path) -> None:
