@@ -119,6 +119,11 @@ def parts_of(scenario: Scenario) -> Parts:
             f"scenario {scenario.name}: noted names {', '.join(taken)}, of which its pipeline has a store, and so the "
             "reference a table"
         )
+    if Runtime.SPARK in scenario.runtimes and any(topology.global_stores for topology in made):
+        raise ScenarioError(
+            f"scenario {scenario.name}: its pipeline has global stores, which are not judged on Spark: "
+            'runtimes = ("worker", "streams")'
+        )
     stores = tuple((topology.ordinal, name) for topology in made for name in topology.store_names)
     return Parts(
         tuple(topology.ordinal for topology in made),

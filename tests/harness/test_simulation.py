@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from random import Random
+from typing import ClassVar
 
 import pytest
 from greenlet import getcurrent, greenlet
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from harness.campaign import Plan, reduce, run_simulation
 from harness.generate import KILL_POINTS, generate, tour
 from harness.generate.strategy import schedules
+from harness.generate.vocabulary import parts_of
 from harness.history import Injected, Queried, Skipped
 from harness.met import Met
 from harness.mutants import planted
@@ -21,7 +23,7 @@ from harness.schedule import Input, Query, Runtime, Schedule, Step, encode
 from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
-from scenarios import InputRecord, OneOf, Output, Sample, Scenario, State, Stores, load_all
+from scenarios import InputRecord, OneOf, Output, Sample, Scenario, ScenarioError, State, Stores, load_all
 from store.points import Point
 from store.serdes import JsonSerde, StrSerde
 from store.streams.application import Application
@@ -41,7 +43,7 @@ class Looked(Scenario):
 
     name = "looked"
     summary = "Orders with the town of their shop."
-    runtimes = ("worker", "streams")
+    runtimes: ClassVar[tuple[str, ...]] = ("worker", "streams")
 
     def pipeline(self, application_id: str, stores: Stores) -> Application:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -57,6 +59,19 @@ class Looked(Scenario):
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         towns = state["towns"].ever(record.key)
         return [Output("looked", record.key, OneOf([record.value, town] for town in towns))]
+
+
+class LookedOnSpark(Looked):
+    """The same, for everything that runs pipelines."""
+
+    runtimes = Scenario.runtimes
+
+
+def test_a_scenario_with_a_global_store_is_not_run_on_spark_where_none_is_judged() -> None:
+    with pytest.raises(
+        ScenarioError, match=r'looked: .* not judged on Spark: runtimes = \("worker", "streams"\)'
+    ):
+        parts_of(LookedOnSpark())
 
 
 @pytest.mark.parametrize("runtime", [Runtime.WORKER, Runtime.STREAMS])
