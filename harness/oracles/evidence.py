@@ -418,7 +418,8 @@ class Evidence:
                 if output.topic not in sinks:
                     raise ScenarioError(
                         f"the reference function of scenario {self.scenario.name} has an output for {output.topic!r}, "
-                        f"which is no sink of its sub-topology {ordinal}; there are {', '.join(sinks) or 'none'}"
+                        f"which is no sink of its sub-topology {ordinal}; there are {', '.join(sinks) or 'none'}. "
+                        "Either that is wrong, or the pipeline, which may lack a sink or a repartition"
                     )
         return model
 

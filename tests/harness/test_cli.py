@@ -374,7 +374,11 @@ def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_a
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace('Output("rewards"', 'Output("reward"'))
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "60", "--json", cwd=own)
-    refused(answer, 2, "'reward', which is no sink of its sub-topology 0; there are rewards")
+    refused(
+        answer,
+        2,
+        "'reward', which is no sink of its sub-topology 0; there are rewards. Either that is wrong, or the pipeline",
+    )
 
 
 def test_a_scenario_class_without_an_instance_is_told_what_to_write(own: Path) -> None:
