@@ -22,7 +22,14 @@ from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
 from harness.campaign import Found, default_jobs
 from harness.cli.errors import Told, scenario_code
-from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
+from harness.cli.listings import (
+    Listing,
+    fault_list,
+    fault_table,
+    scenario_details,
+    scenario_lines,
+    schedule_tables,
+)
 from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
 from harness.cli.places import located
 from harness.cli.relocation import run as relocate_stores
@@ -583,9 +590,18 @@ def _bench_simulation(*, quick: bool, json: bool) -> None:
 
 @app.command()
 def scenarios(
+    scenario: Annotated[
+        list[str] | None, typer.Argument(help="Which to describe; see `run`.", show_default="all, by name")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List the scenarios."""
+    """List the scenarios; of those that are named, what they are made of and what they declare, without a run."""
+    if scenario:
+        with _answer_alone():
+            described = [scenario_details(load_scenario(reference)) for reference in scenario]
+        if json:
+            return _print_json({"scenarios": described})
+        return _print_lines(line for each in described for line in scenario_lines(each))
     if json:
         found = [
             {"name": each.name, "summary": each.summary, "runtimes": list(each.runtimes)}

@@ -1,4 +1,4 @@
-"""Tables of what a schedule file can hold, derived from the code that reads it.
+"""Tables of what a schedule file can hold, derived from the code that reads it, and what a scenario is made of.
 
 A field is explained by the docstring under it; one without is explained by its name.
 """
@@ -8,16 +8,20 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import Any
 
 import msgspec
 
 from harness.faults import FAULTS, Fault, Where
-from harness.schedule import Input, Query, Schedule, Step
+from harness.generate.vocabulary import kind_of, parts_of, sample_of
+from harness.replay import bounded
+from harness.schedule import Input, Query, Schedule, Step, config_of
 from harness.worlds import WORLDS
+from scenarios import Scenario, topologies
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,71 @@ def _takes(fault: Fault) -> list[str]:
         )
         if taken
     ]
+
+
+def scenario_details(scenario: Scenario) -> dict[str, Any]:
+    """What a scenario's pipeline is made of, and what the scenario declares beside it. `ScenarioError` for one that
+    cannot be used, as far as that is seen without a run."""
+    with bounded(scenario, "making its pipeline or its input"):
+        parts_of(scenario)
+        for seed in range(_SAMPLES):
+            sample_of(scenario, Random(seed))
+        config = config_of(Schedule(scenario.name, settings=scenario.settings))
+        made = topologies(scenario, "a", config)
+    declared: dict[str, Any] = {}
+    silent: list[str] = []
+    for name, usual in vars(Scenario).items():
+        found = getattr(scenario, name)
+        if name.startswith("_") or name in _NEEDED or isinstance(usual, property):
+            continue
+        if callable(usual):
+            if getattr(type(scenario), name) is usual:
+                silent.append(name)
+            else:
+                declared[name] = "its own function"
+        elif found == usual:
+            silent.append(name)
+        else:
+            declared[name] = sorted(found) if isinstance(found, Set) else found
+    return {
+        "name": scenario.name,
+        "summary": scenario.summary,
+        "runtimes": list(scenario.runtimes),
+        "sub_topologies": [
+            {
+                "reads": [topic.removeprefix("a-") for topic in topology.sources],
+                "stores": {
+                    name: kind_of(one) for name, one in topology.suppliers(config.dsl_store_suppliers).items()
+                }
+                | {
+                    store.name: f"of topic {store.topic.removeprefix('a-')}"
+                    for store in topology.global_stores
+                },
+                "writes": [topic.removeprefix("a-") for topic in topology.sinks],
+            }
+            for topology in made
+        ],
+        "declares": declared,
+        "does_not_declare": silent,
+    }
+
+
+_SAMPLES = 100
+_NEEDED = frozenset({"name", "summary", "runtimes", "pipeline", "input", "reference"})
+
+
+def scenario_lines(details: Mapping[str, Any]) -> Iterator[str]:
+    """The same for people."""
+    yield f"{details['name']}: {details['summary']}"
+    yield f"  runs on {', '.join(details['runtimes'])}"
+    for ordinal, part in enumerate(details["sub_topologies"]):
+        yield f"  sub-topology {ordinal} reads {', '.join(part['reads'])}"
+        for name, kind in part["stores"].items():
+            yield f"    store {name}: {kind}"
+        yield f"    writes {', '.join(part['writes']) or 'nothing'}"
+    for name, value in details["declares"].items():
+        yield f"  {name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
+    yield f"  not declared: {', '.join(details['does_not_declare'])}"
 
 
 def schedule_tables() -> list[Listing]:

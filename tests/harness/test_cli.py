@@ -165,6 +165,28 @@ def test_the_lists_name_what_exists(tmp_path: Path) -> None:
     assert "KAFKA-8446" in crashproof("mutants", "--list", cwd=tmp_path).stdout
 
 
+def test_a_scenario_is_described_without_a_run(own: Path) -> None:
+    answer = crashproof("scenarios", "mine.py", cwd=own)
+    assert answer.returncode == 0
+    lines = answer.stdout.splitlines()
+    assert lines[:5] == [
+        "loyalty: A reward for every third purchase.",
+        "  runs on worker, spark, streams",
+        "  sub-topology 0 reads purchases",
+        "    store points: key value",
+        "    writes rewards",
+    ]
+    (details,) = json.loads(crashproof("scenarios", "mine.py", "--json", cwd=own).stdout)["scenarios"]
+    assert details["declares"] == {}
+    assert {"retentions_ms", "durations_ms", "settled", "noted"} <= set(details["does_not_declare"])
+
+
+def test_a_scenario_that_cannot_be_used_is_not_described(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace('topic="purchases")', 'topic="purchase")'))
+    refused(crashproof("scenarios", "wrong.py", cwd=own), 2, "its topic has to be one of purchases")
+
+
 def test_the_list_of_faults_is_the_registry_with_the_worlds_that_can_make_each(tmp_path: Path) -> None:
     answer = crashproof("faults", "--json", cwd=tmp_path)
     listed = {each["name"]: each for each in json.loads(answer.stdout)["faults"]}
