@@ -31,8 +31,8 @@ def test_a_scenario_of_the_page_holds(tmp_path: Path, name: str) -> None:
 
 def without_repartition(text: str) -> str:
     """The pipeline, and a reference that was written after it."""
-    passed_on = 'return [Output("articles-repartition", *by_article(record.key, record.value))]'
-    at_once = "record = record._replace(**dict(zip(('key', 'value'), by_article(record.key, record.value))))"
+    passed_on = 'return [Output("articles-repartition", article, [shop, record.value])]'
+    at_once = "record = record._replace(key=article, value=[shop, record.value])"
     return changed(changed(text, 'reports.repartition(name="articles")', "reports"), passed_on, at_once)
 
 
