@@ -33,7 +33,7 @@ from harness.oracles.state import plain
 from harness.schedule import Schedule, ScheduleError, decode
 from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
-from harness.worlds.actors import is_driver
+from harness.worlds.actors import named
 from harness.worlds.sim.world import SimWorld
 from scenarios import Scenario, ScenarioError, load, place_of
 
@@ -421,8 +421,7 @@ _LOOKS = {
 def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Moment | None:
     match event:
         case Started():
-            who = f"Spark's {event.task}" if is_driver(event.task) else f"task {event.task}"
-            what = f"{who} starts on host {event.host}"
+            what = f"{named(event.task)} starts on host {event.host}"
             if event.settings:
                 what += " with " + ", ".join(f"{name}={value}" for name, value in event.settings.items())
             return _plain(what, "started", event.task, event.incarnation)

@@ -26,7 +26,7 @@ from harness.faults import FAULTS
 from harness.result import Failure, Result
 from harness.schedule import QueryKind, Schedule, Step
 from harness.verdict import Moment
-from harness.worlds.actors import is_driver
+from harness.worlds.actors import named
 from reports import summary
 from reports.text import count, dump, shorten, show, show_key, visible, write_atomically
 from reports.trend import Trend, said
@@ -300,8 +300,7 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
     if moment.task is None:
         lane = "run"
     else:
-        lane = f"Spark's {moment.task}" if is_driver(moment.task) else f"task {moment.task}"
-        lane = visible(lane)
+        lane = visible(named(moment.task))
         if moment.incarnation is not None:
             lane += f", incarnation {moment.incarnation}"
     return _Moment(

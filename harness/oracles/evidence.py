@@ -30,7 +30,7 @@ from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, KeyValueTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
-from harness.worlds.actors import partition_of
+from harness.worlds.actors import named, partition_of
 from harness.worlds.images import fold, innermost
 from scenarios import KEYLESS, Json, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
@@ -491,18 +491,30 @@ class Evidence:
                     )
 
     def story_before(self, index: int, task: str | None) -> str:
-        """The faults and restarts of `task` that came before event `index`, the last ones first, in words."""
+        """What came before event `index`, the last ones first, in words: the faults and restarts of `task`, and those
+        faults that struck others alone where none has struck it."""
+        before = self.events[:index]
+        faults = [event for event in before if isinstance(event, Injected)]
+        if not faults and all(event.reason is End.DONE for event in before if isinstance(event, Ended)):
+            return "before any fault"
+        own = [event for event in faults if event.task is None or task is None or event.task == task]
+        told = own or faults
+        starts = [event for _, event in self.of(Started) if event.task == task and not event.standby]
         parts: list[str] = []
-        for event in reversed(self.events[:index]):
-            if isinstance(event, Started) and event.task == task and event.incarnation > 0 and not parts:
-                parts.append(f"incarnation {event.incarnation} started on host {event.host}")
-            elif isinstance(event, Injected) and (event.task is None or task is None or event.task == task):
-                parts.append(f"step {event.step}: {event.fault}{self._where(event)}")
-            elif isinstance(event, Ended) and event.task == task:
+        for event in reversed(before):
+            if isinstance(event, Started) and event.task == task and event not in starts[:1] and not parts:
+                again = "a standby started" if event.standby else "it started again"
+                parts.append(f"{again} on host {event.host} as incarnation {event.incarnation}")
+            elif isinstance(event, Injected) and event in told:
+                who = "" if own or event.task is None else f" of {named(event.task)}"
+                parts.append(f"step {event.step}: {event.fault}{who}{self._where(event)}")
+            elif isinstance(event, Ended) and event.task == task and event.reason is not End.DONE:
                 parts.append(f"incarnation {event.incarnation} {event.reason}")
             if len(parts) == 3:
                 break
-        return ", ".join(reversed(parts)) if parts else "before any fault"
+        if not faults:
+            parts.append("before any fault")
+        return ", ".join(reversed(parts))
 
     def _where(self, event: Injected) -> str:
         if event.call:

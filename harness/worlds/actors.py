@@ -90,6 +90,11 @@ def is_driver(task: str) -> bool:
     return task.startswith(DRIVER)
 
 
+def named(task: str) -> str:
+    """What people call a task or a driver."""
+    return f"Spark's {task}" if is_driver(task) else f"task {task}"
+
+
 def one_of(driver: str) -> str:
     """The first task of a driver's sub-topology."""
     return f"{driver.rpartition('_')[2]}_0"

@@ -161,6 +161,40 @@ def test_an_input_that_reads_back_otherwise_is_found() -> None:
     assert only(verdict(final=final)).oracle == "input"
 
 
+# -- what came before -------------------------------------------------------------------------------------------
+
+
+def story(*events: Event, task: str | None = "0_0") -> str:
+    return Evidence(BALANCES, SCHEDULE, events, RIGHT).story_before(len(events), task)
+
+
+def test_before_any_fault_is_said_only_where_none_has_struck_anything() -> None:
+    begun = (Started("1_0", 0, 0), Started("0_0", 1, 0))
+    assert story(*begun, task="1_0") == "before any fault"
+    assert story(*begun, kill(1), task="1_0") == "step 0: kill of task 0_0"
+    driver = Injected(0, "kill", "driver_0", 2, None, None)
+    assert story(*begun, driver, task="1_0") == "step 0: kill of Spark's driver_0"
+
+
+def test_what_has_struck_a_task_is_told_without_what_has_struck_others() -> None:
+    assert story(kill(1, task="1_0"), kill(), kill(2, task="1_0")) == "step 0: kill"
+
+
+def test_the_first_start_of_a_task_is_told_as_no_restart() -> None:
+    begun = (Started("1_0", 0, 0), Started("0_0", 1, 0))
+    assert story(*begun) == "before any fault"
+    assert story(*begun, kill(0, task="1_0")) == "step 0: kill of task 1_0"
+    assert story(*begun, kill(1), Started("0_0", 2, 1)) == (
+        "step 0: kill, it started again on host 1 as incarnation 2"
+    )
+
+
+def test_an_end_in_order_is_not_told_as_something_that_has_happened() -> None:
+    assert story(Started("0_0", 0, 0), Ended("0_0", 0, End.DONE)) == "before any fault"
+    failed = Ended("0_0", 0, End.FAILED, "no")
+    assert story(Started("0_0", 0, 0), failed) == "before any fault, incarnation 0 failed"
+
+
 # -- order ------------------------------------------------------------------------------------------------------
 
 EARLY, LATE = ((0, 10), (1, 40)), ((0, 20), (1, 30))
