@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, TypeVar
@@ -314,6 +314,13 @@ class Evidence:
         """Whether nothing was injected and no process ended but in order."""
         return not self.of(Injected) and all(event.reason is End.DONE for _, event in self.of(Ended))
 
+    def calm_before(self, index: int) -> bool:
+        """Whether there was nothing of that before an event, and cannot have been anything like it."""
+        return not self.uncaused and not any(
+            isinstance(event, Injected) or (isinstance(event, Ended) and event.reason is not End.DONE)
+            for event in self.events[:index]
+        )
+
     @cached_property
     def forgotten(self) -> bool:
         """Whether the group has lost its positions, and with them what was noted beside them."""
@@ -381,6 +388,19 @@ class Evidence:
             for row in topic.rows:
                 written.setdefault((name, row.key), []).append(row)
         return written
+
+    def of_task(self, task: str, names: Iterable[tuple[str, str]]) -> Counter[tuple[str, str]]:
+        """How many outputs of these topics and keys there are, but for those that another task writes too, or that a
+        cache or the wall clock decides on."""
+        others = {
+            (output.topic, output.key)
+            for name, model in self.tasks.items()
+            if name != task
+            for line in model.lines
+            for output in line.outputs
+        }
+        mine = set(self._begun.sinks[task.partition("_")[0]]) - self.folding - self.scenario.ticks
+        return Counter(name for name in names if name[0] in mine and name not in others)
 
     @cached_property
     def tasks(self) -> dict[str, TaskModel]:
@@ -495,7 +515,7 @@ class Evidence:
         faults that struck others alone where none has struck it."""
         before = self.events[:index]
         faults = [event for event in before if isinstance(event, Injected)]
-        if not faults and all(event.reason is End.DONE for event in before if isinstance(event, Ended)):
+        if not faults and self.calm_before(index):
             return "before any fault"
         own = [event for event in faults if event.task is None or task is None or event.task == task]
         told = own or faults

@@ -1,17 +1,17 @@
-"""Where something wrong came from: the smallest change that would have led to it.
+"""Where something wrong came from: the smallest change that would have led to all of it.
 
 Explaining is apart from finding: nothing here decides whether something is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.history import Row
 from harness.reference.model import Expected, Line
 from harness.reference.tables import KeyValueTable
 from harness.verdict import Anomaly
-from scenarios import Json
+from scenarios import Json, ScenarioError
 
 MOST_ROWS = 60
 """Beyond this many records the search over ranges would take seconds."""
@@ -21,27 +21,43 @@ Cause = tuple[str, Anomaly]
 """In words, and what kind of anomaly that is."""
 
 
-def origin(line: Line, number: int, store: str, key: str, actual: Json, present: bool) -> Cause:
-    """Which records must have been lost or counted twice for `key` to be `actual` after the first `number` records."""
+def change_behind(
+    line: Line,
+    number: int,
+    held: Mapping[str, Mapping[str, Json]],
+    fits: Callable[[Sequence[Expected]], bool],
+    *,
+    repeated: bool,
+) -> Cause | None:
+    """Which records must have been lost or counted twice for these stores to hold these rows after the first `number`
+    records; None if no such change explains them all.
+
+    `fits`: whether outputs are those that were seen. `repeated`: whether anything may have been counted twice.
+    """
     records, later = line.records[:number], line.records[number:]
+    right = fits(line.outputs[: line.prefixes[number].outputs])
     for described, anomaly, changed in _changes(
         records[-MOST_ROWS:], records[:-MOST_ROWS], later[:MOST_ROWS]
     ):
-        rows = line.replay(changed)[store].rows()
-        if (key in rows) == present and (not present or rows[key] == actual):
+        if anomaly is Anomaly.DUPLICATED and not repeated:
+            continue
+        try:
+            tables, outputs = line.replay(changed)
+        except ScenarioError:
+            # Records that cannot come so; they explain nothing.
+            continue
+        if all(tables[store].rows() == rows for store, rows in held.items()) and (right or fits(outputs)):
             return described, anomaly
-    before = _before(line, number, store, key, actual, present)
-    if before is not None:
-        return before
-    return "no single lost, repeated or early range of records explains it", Anomaly.DIVERGED
+    return None
 
 
-def _before(line: Line, number: int, store: str, key: str, actual: Json, present: bool) -> Cause | None:
+def earlier(line: Line, number: int, store: str, key: str, value: Json) -> Cause | None:
+    """After which record the row `key` was last as it is now, after `number` records; None if it never was."""
     for at in range(number - 1, -1, -1):
         rows = line.prefixes[at].rows(store)
-        if (key in rows) == present and (not present or rows[key] == actual):
+        if key in rows and rows[key] == value:
             gone = key not in line.prefixes[number].rows(store)
-            anomaly = Anomaly.RESURRECTED if gone and present else Anomaly.LOST
+            anomaly = Anomaly.RESURRECTED if gone else Anomaly.LOST
             return f"that is what it was {_after(line, at)}, and no change since has reached it", anomaly
     return None
 

@@ -558,10 +558,10 @@ def _difference(should: Sequence[Sequence[object]], found: Sequence[object]) -> 
     if len(found) > len(wanted):
         known = set(map(repr, wanted))
         again = all(repr(value) in known for value in found)
-        what = "was written twice" if again else "was counted twice, or came too early"
-        return f"{len(found) - len(wanted)} too many, so something {what}", Anomaly.DUPLICATED
+        many = f"{len(found) - len(wanted)} too many"
+        return f"{many}, so something was written twice" if again else many, Anomaly.DUPLICATED
     if len(found) < len(wanted):
-        return f"{len(wanted) - len(found)} missing, so something was lost", Anomaly.LOST
+        return f"{len(wanted) - len(found)} missing", Anomaly.LOST
     if sorted(map(repr, wanted)) == sorted(map(repr, found)):
         return "the same records in another order", Anomaly.REORDERED
     return "as many records, but other ones", Anomaly.DIVERGED

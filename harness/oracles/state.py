@@ -10,7 +10,7 @@ that it is compared with (`harness.oracles.changelog`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.history import (
     Moment,
@@ -20,9 +20,9 @@ from harness.history import (
     StoreImage,
 )
 from harness.oracles.evidence import Evidence
-from harness.oracles.explain import origin
+from harness.oracles.explain import Cause, change_behind, earlier
 from harness.reference.durability import Copy, Kept, Kind, reaches
-from harness.reference.model import Line
+from harness.reference.model import Expected, Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 
@@ -164,12 +164,16 @@ class _Judge:
     ) -> Iterator[Finding]:
         expected = line.prefixes[number].rows(store)
         actual = image.rows
-        for key in sorted(expected.keys() | actual.keys()):
-            if key in expected and key in actual and expected[key] == actual[key]:
-                continue
+        wrong = [
+            key
+            for key in sorted(expected.keys() | actual.keys())
+            if key not in expected or key not in actual or expected[key] != actual[key]
+        ]
+        causes = self._causes(index, look, store, image, line, number, wrong)
+        for key in wrong:
             should = f"should be {expected[key]!r}" if key in expected else "should not exist"
             found = f"is {actual[key]!r}" if key in actual else "is missing"
-            why, anomaly = origin(line, number, store, key, actual.get(key), key in actual)
+            why, anomaly = causes[key]
             if anomaly is Anomaly.LOST and key in actual and key not in expected:
                 anomaly = Anomaly.RESURRECTED
             yield Finding(
@@ -183,6 +187,54 @@ class _Judge:
                 expected=plain(expected.get(key)),
                 actual=actual.get(key),
             )
+
+    def _causes(
+        self,
+        index: int,
+        look: StateObserved,
+        store: str,
+        image: StoreImage,
+        line: Line,
+        number: int,
+        wrong: Sequence[str],
+    ) -> Mapping[str, Cause]:
+        """Where each wrong row came from. What explains one of them and not the others is no explanation."""
+        evidence, model = self._evidence, self._evidence.tasks[look.task]
+        calm = evidence.calm_before(index)
+        held = {store: image.rows}
+        if look.moment in RUNNING:
+            for name, supplier in evidence.suppliers_of(look.task).items():
+                other = look.stores.get(name)
+                if (
+                    supplier.logged
+                    and other
+                    and model.vector(other.positions) == model.vector(image.positions)
+                ):
+                    held[name] = other.rows
+        seen = self._observed_before(index) if look.moment in RUNNING else None
+        written = None
+        if seen is not None and seen.outputs is not None:
+            written = evidence.of_task(look.task, [(topic, row.key) for topic, row in seen.outputs])
+
+        def fits(outputs: Sequence[Expected]) -> bool:
+            there = [(output.topic, output.key) for output in outputs]
+            return written is None or written == evidence.of_task(look.task, there)
+
+        cause = change_behind(line, number, held, fits, repeated=not calm)
+        if cause is not None:
+            return dict.fromkeys(wrong, cause)
+        stale = {
+            key: earlier(line, number, store, key, image.rows[key]) for key in wrong if key in image.rows
+        }
+        found = {key: one for key, one in stale.items() if one is not None}
+        if len(found) == len(wrong):
+            return found
+        why = (
+            "the pipeline makes something else of its input than the reference"
+            if calm
+            else "no single lost, repeated or early range of records explains what the task's stores hold"
+        )
+        return dict.fromkeys(wrong, (why, Anomaly.DIVERGED))
 
     def _torn(self, index: int, look: StateObserved, stores: Iterable[str]) -> Finding:
         return Finding(
@@ -199,7 +251,8 @@ class _Judge:
     def _committed(self, index: int, look: StateObserved, stores: Iterable[str]) -> Iterator[Finding]:
         """What differs between the positions of stores that were restored and the group's."""
         partition = partition_of(look.task)
-        positions = self._observed_with(index)
+        seen = self._observed_before(index)
+        positions = {} if seen is None else seen.group
         for store in stores:
             for topic in self._evidence.tasks[look.task].sources.topics:
                 group = positions.get(topic, {}).get(partition)
@@ -220,16 +273,16 @@ class _Judge:
                     )
                     return
 
-    def _observed_with(self, index: int) -> Mapping[str, Mapping[int, int]]:
-        """The group's positions as they were observed together with the look that is event `index`; empty if they were
+    def _observed_before(self, index: int) -> OutputObserved | None:
+        """What was observed of the outputs and the group together with the look that is event `index`; None if it was
         not: while markers are late, positions show later than the commits that set them."""
         events = self._evidence.events
         for event in (events[before] for before in range(index - 1, -1, -1)):
             if type(event) is OutputObserved:
-                return event.group
+                return event
             if type(event) is StateObserved and not event.standby:
                 break
-        return {}
+        return None
 
     def _last_below(self, look: StateObserved, topic: str, group: int) -> int:
         """The last record before a position that may lie behind a marker."""

@@ -120,12 +120,11 @@ class Line:
             self.touched.append(_touched(state))
             self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
 
-    def replay(self, records: Sequence[tuple[str, Row]]) -> dict[str, Table]:
-        """The tables that another sequence of records would lead to; used to explain, never to judge."""
+    def replay(self, records: Sequence[tuple[str, Row]]) -> tuple[Mapping[str, Table], list[Expected]]:
+        """The tables and outputs that another sequence of records would lead to; used to explain, never to judge."""
         state = _Given(self._tables())
-        for record in records:
-            self._step(state, record)
-        return state
+        outputs = [output for record in records for output in self._step(state, record)]
+        return state, outputs
 
     def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
         """The outputs of a record with any tables, which change."""

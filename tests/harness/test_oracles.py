@@ -52,6 +52,7 @@ BALANCES = load_all()["balances"]
 # ann gets 5, bob gets 3, ann is closed.
 INPUT = (Input(0, "ann", 5), Input(0, "bob", 3), Input(0, "ann", None))
 SCHEDULE = Schedule("balances", INPUT)
+KILLED = msgspec.structs.replace(SCHEDULE, steps=(Step("kill"),))
 
 
 def topic(name: str, *rows: tuple[str, Json], end: int | None = None, partition: int = 0) -> Topic:
@@ -431,6 +432,45 @@ def test_a_lost_record_is_named() -> None:
     assert "the record 'bob'=3 at input offset 1 had not counted" in finding.sentence
 
 
+def test_what_explains_one_row_and_not_the_others_is_no_explanation() -> None:
+    """The one is as if a record had counted twice, the other as if one had not counted."""
+    look = at(Moment.COMMITTED, {"ann": 10}, 1, 0, incarnation=1)
+    found = verdict(kill(), Started("0_0", 1, 0), look, schedule=KILLED)
+    told = [finding.sentence for finding in found.findings if finding.oracle == "state"]
+    assert len(told) == 2
+    assert all("no single lost, repeated or early range of records" in sentence for sentence in told)
+
+
+def test_nothing_is_said_to_have_counted_twice_before_any_fault() -> None:
+    look = at(Moment.COMMITTED, {"ann": 10}, 0, 0)
+    sentence = verdict(look).findings[0].sentence
+    assert "counted twice" not in sentence
+    assert "the pipeline makes something else of its input than the reference (before any fault)" in sentence
+    again = verdict(kill(), msgspec.structs.replace(look, incarnation=1), schedule=KILLED)
+    assert "the record 'ann'=5 at input offset 0 were counted twice" in again.findings[0].sentence
+
+
+@pytest.mark.parametrize(("also", "explained"), [("bob", True), ("cy", False)])
+def test_what_the_outputs_contradict_is_no_explanation(also: str, explained: bool) -> None:
+    seen = OutputObserved(
+        {"input": {0: 2}}, (("output", Row(0, 0, "ann", 5)), ("output", Row(0, 1, also, 3)))
+    )
+    sentence = verdict(seen, at(Moment.COMMITTED, {"ann": 5}, 1, 0)).findings[0].sentence
+    assert ("the record 'bob'=3 at input offset 1 had not counted" in sentence) is explained
+
+
+def test_an_explanation_whose_records_the_reference_does_not_take_is_none() -> None:
+    class Once(type(BALANCES)):  # type: ignore[misc]
+        def reference(self, state: State, record: InputRecord) -> list[Output]:
+            if record.value == 5 and "ann" in state["accounts"]:
+                raise ValueError("it was there before")
+            return list(super().reference(state, record))
+
+    look = at(Moment.COMMITTED, {"ann": 10}, 0, 0, incarnation=1)
+    found = verdict(kill(), Started("0_0", 1, 0), look, schedule=KILLED, scenario=Once())
+    assert "no single lost, repeated or early range of records" in found.findings[0].sentence
+
+
 def test_a_deleted_key_that_came_back_is_named() -> None:
     finding = only(verdict(at(Moment.COMMITTED, {"ann": 5, "bob": 3}, 2, 1)))
     assert "'ann' in store accounts of task 0_0 is 5 but should not exist" in finding.sentence
@@ -710,6 +750,17 @@ def test_timestamps_and_headers_of_outputs_are_judged(fields: dict[str, Any]) ->
     final = changed(RIGHT, outputs={"output": msgspec.structs.replace(output, rows=rows)})
     finding = only(verdict(final=final))
     assert (finding.oracle, finding.anomaly) == ("output", Anomaly.DIVERGED)
+
+
+def test_of_outputs_that_are_missing_or_too_many_no_cause_is_guessed() -> None:
+    def said(*rows: tuple[str, Json]) -> str:
+        return only(verdict(final=changed(RIGHT, outputs={"output": topic("output", *rows)}))).sentence
+
+    assert "1 missing (before any fault)" in said(("ann", 5), ("ann", None))
+    assert "1 too many (before any fault)" in said(("ann", 5), ("bob", 3), ("bob", 4), ("ann", None))
+    assert "1 too many, so something was written twice (before any fault)" in said(
+        ("ann", 5), ("bob", 3), ("bob", 3), ("ann", None)
+    )
 
 
 def test_outputs_become_visible_together_with_the_position() -> None:
