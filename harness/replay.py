@@ -458,7 +458,7 @@ def _look(event: StateObserved, evidence: Evidence | None) -> Moment:
             expected[store] = {key: plain(value) for key, value in (right or states[0]).items()}
     positions: dict[str, int] = {}
     for image in event.stores.values():
-        for topic, offset in image.positions.items():
+        for topic, offset in (image.positions if model is None else model.read(image.positions)).items():
             positions[topic] = min(offset + 1, positions.get(topic, offset + 1))
     where = f" on host {event.host}" if event.moment is State.FINAL or event.standby else ""
     what = "a standby's copies" if event.standby else _LOOKS[event.moment]

@@ -83,7 +83,8 @@ class Moment(msgspec.Struct, frozen=True):
     task: str | None
     incarnation: int | None
     positions: dict[str, int] | None
-    """Topic → the next offset to read, for the states below: the position committed; None if there is no state."""
+    """Topic → the offset behind the last record that was read, for the states below; 0 where none was. None if there is
+    no state."""
     expected: dict[str, dict[str, Any]] | None
     """Store → key → value by the reference model at that position."""
     actual: dict[str, dict[str, Any]] | None

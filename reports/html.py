@@ -23,6 +23,7 @@ import msgspec
 from markupsafe import Markup
 
 from harness.faults import FAULTS
+from harness.oracles.state import positions_text
 from harness.result import Failure, Result
 from harness.schedule import QueryKind, Schedule, Step
 from harness.verdict import Moment
@@ -156,7 +157,7 @@ class _Moment:
     """The kind, if it is one that the style sheet knows."""
     lane: str
     positions: str
-    """Topic and next offset; empty where none is known."""
+    """What has been read; empty where that is not known."""
     pairs: tuple[_Pair, ...]
     hidden_pairs: int
     known: bool
@@ -311,9 +312,9 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
         mark=_MARKS.get(moment.kind, "•"),
         style=moment.kind if moment.kind in _MARKS else "other",
         lane=lane,
-        positions=", ".join(
-            f"{visible(topic)} {offset:,}" for topic, offset in (moment.positions or {}).items()
-        ),
+        positions=positions_text({topic: offset - 1 for topic, offset in moment.positions.items()})
+        if moment.positions
+        else "",
         pairs=tuple(kept),
         hidden_pairs=len(pairs) - len(kept),
         known=moment.expected is not None or moment.actual is not None,

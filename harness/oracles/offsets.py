@@ -183,8 +183,8 @@ def _judge(
         yield Finding(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
-            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} "
-            f"({story()}).",
+            f"it holds {positions_text(model.read(image.positions))}, but the input ends at "
+            f"{positions_text(model.read(model.end))} ({story()}).",
             Anomaly.LOST,
             task=task,
             expected=model.end,

@@ -305,7 +305,13 @@ class _Judge:
                 continue
             tasks = list(by_task)
             only = tasks[0] if len(tasks) == 1 else None
-            at = ", ".join(f"task {task} at {positions_text(positions[task])}" for task in tasks) or "no task"
+            at = (
+                ", ".join(
+                    f"task {task} after {positions_text(self._evidence.tasks[task].read(positions[task]))}"
+                    for task in tasks
+                )
+                or "no task"
+            )
             words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
             if self._may_be_updates(topic, named, keyed):
                 words += f" (if {topic} gets the updates of a cached table, `updates` of the scenario has to name it)"

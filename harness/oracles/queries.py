@@ -182,7 +182,7 @@ class _Judge:
                 )
         if short:
             yield self._finding(
-                f"was answered at {positions_text(reached)} although it asked for offset {query.bound} at least",
+                f"was answered as of {self._read(reached)} although it asked for offset {query.bound} at least",
                 Anomaly.DIVERGED,
                 expected=query.bound,
                 actual=reached,
@@ -256,8 +256,8 @@ class _Judge:
             name = wrong[0][0]
             allowed = sorted(ways[0].get(name, {_ABSENT}))
             yield self._finding(
-                f"was shown {name!r} as {_shown(rows, name)}, but from {positions_text(event.positions)} to "
-                f"{positions_text(event.uncommitted)} it was {', then '.join(allowed)}",
+                f"was shown {name!r} as {_shown(rows, name)}, but from {self._read(event.positions)} to "
+                f"{self._read(event.uncommitted)} it was {', then '.join(allowed)}",
                 Anomaly.TORN,
                 expected=allowed,
                 actual=_shown(rows, name),
@@ -276,8 +276,8 @@ class _Judge:
         at = model.vector(event.positions)
         if any(now < before for now, before in zip(at, model.vector(least), strict=True)):
             yield self._finding(
-                f"was answered as of {positions_text(event.positions)}, but the task had "
-                f"{'processed' if uncommitted else 'committed'} {positions_text(least)} before it was asked",
+                f"was answered as of {self._read(event.positions)}, but the task had "
+                f"{'processed' if uncommitted else 'committed'} {self._read(least)} before it was asked",
                 Anomaly.LOST,
                 expected=least,
                 actual=event.positions,
@@ -293,8 +293,8 @@ class _Judge:
             and any(now > last for now, last in zip(at, model.vector(most), strict=True))
         ):
             yield self._finding(
-                f"was answered as of {positions_text(event.positions)}, but the task had "
-                f"{'committed' if isolated else 'processed'} {positions_text(most)} alone",
+                f"was answered as of {self._read(event.positions)}, but the task had "
+                f"{'committed' if isolated else 'processed'} {self._read(most)} alone",
                 Anomaly.UNCOMMITTED_READ if isolated else Anomaly.DIVERGED,
                 expected=most,
                 actual=event.positions,
@@ -316,11 +316,14 @@ class _Judge:
         words, anomaly = self._difference(should, shown_first)
         yield self._finding(
             f"was answered with {shown_first!r} but should have been with {should!r} as of "
-            f"{positions_text(self._event.positions)}: {words}",
+            f"{self._read(self._event.positions)}: {words}",
             anomaly,
             expected=plain(should),
             actual=plain(shown_first),
         )
+
+    def _read(self, positions: Positions) -> str:
+        return positions_text(self._model.read(positions))
 
     def _shown(self, table: Table) -> Answer:
         """The rows of the answer, but for versions that ended too long ago for the store to have to know them. One that

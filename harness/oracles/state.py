@@ -151,7 +151,7 @@ class _Judge:
             Finding(
                 "state",
                 f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} says it holds the input up to "
-                f"{image.positions!r}, which no committed order of its input passes "
+                f"{positions_text(model.read(image.positions))}, which no committed order of its input passes "
                 f"({self._evidence.story_before(index, look.task)}).",
                 Anomaly.DIVERGED,
                 task=look.task,
@@ -162,6 +162,7 @@ class _Judge:
     def _differences(
         self, index: int, look: StateObserved, store: str, image: StoreImage, line: Line, number: int
     ) -> Iterator[Finding]:
+        model = self._evidence.tasks[look.task]
         expected = line.prefixes[number].rows(store)
         actual = image.rows
         wrong = [
@@ -179,7 +180,7 @@ class _Judge:
             yield Finding(
                 "state",
                 f"{WHEN[look.moment].capitalize()}{_on(look)}, {key!r} in store {store} of task {look.task} "
-                f"{found} but {should} at {positions_text(image.positions)}: {why} "
+                f"{found} but {should} after {positions_text(model.read(image.positions))}: {why} "
                 f"({self._evidence.story_before(index, look.task)}).",
                 anomaly,
                 task=look.task,
@@ -237,11 +238,13 @@ class _Judge:
         return dict.fromkeys(wrong, (why, Anomaly.DIVERGED))
 
     def _torn(self, index: int, look: StateObserved, stores: Iterable[str]) -> Finding:
+        model = self._evidence.tasks[look.task]
         return Finding(
             "state",
             f"{WHEN[look.moment].capitalize()}, the stores of task {look.task} stand at different positions: "
             + ", ".join(
-                f"{store} at {positions_text(look.stores[store].positions)}" for store in sorted(stores)
+                f"{store} after {positions_text(model.read(look.stores[store].positions))}"
+                for store in sorted(stores)
             )
             + f" ({self._evidence.story_before(index, look.task)}).",
             Anomaly.TORN,
@@ -310,11 +313,13 @@ class _Judge:
         )
 
     def _behind(self, index: int, look: StateObserved, store: str, image: StoreImage, copy: Copy) -> Finding:
+        read = self._evidence.tasks[look.task].read
         return Finding(
             "state",
             f"{WHEN[look.moment].capitalize()}{_on(look)}, store {store} of task {look.task} holds the input up to "
-            f"{positions_text(image.positions)}, but it had committed {positions_text(copy.last)} there, and nothing "
-            f"has happened since that takes a commit away ({self._evidence.story_before(index, look.task)}).",
+            f"{positions_text(read(image.positions))}, but it had committed {positions_text(read(copy.last))} "
+            f"there, and nothing has happened since that takes a commit away "
+            f"({self._evidence.story_before(index, look.task)}).",
             Anomaly.LOST,
             task=look.task,
             expected=dict(copy.last),
@@ -327,10 +332,13 @@ def _on(look: StateObserved) -> str:
 
 
 def positions_text(positions: Mapping[str, int]) -> str:
-    """Positions in words."""
-    if not positions:
+    """What has been read, by topic and last offset, in words."""
+    if all(offset < 0 for offset in positions.values()):
         return "nothing of its input"
-    return ", ".join(f"{topic} offset {offset}" for topic, offset in sorted(positions.items()))
+    return " and ".join(
+        f"nothing of {topic}" if offset < 0 else f"{topic} offset {offset}"
+        for topic, offset in sorted(positions.items())
+    )
 
 
 def plain(value: object) -> object:

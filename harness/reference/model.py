@@ -258,6 +258,16 @@ class TaskModel:
             for topic, offsets in zip(self.sources.topics, self._offsets, strict=True)
         )
 
+    def read(self, positions: Positions) -> dict[str, int]:
+        """Of each source the last record that has been read at these positions, which may lie behind a marker or a
+        record that was aborted; -1 where there is none."""
+        return {
+            topic: offsets[count - 1] if count else -1
+            for topic, offsets, count in zip(
+                self.sources.topics, self._offsets, self.vector(positions), strict=True
+            )
+        }
+
     @property
     def end(self) -> dict[str, int]:
         """Topic → offset of its last record; a topic without records is absent."""

@@ -39,6 +39,7 @@ from harness.history import (
 from harness.oracles import ORACLES, PROPERTIES, errors, judge
 from harness.oracles.evidence import Evidence
 from harness.oracles.output import amounts_to, is_folded, is_interleaving
+from harness.oracles.state import positions_text
 from harness.reference.tables import ListTable, fill
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
@@ -475,6 +476,17 @@ def test_a_deleted_key_that_came_back_is_named() -> None:
     finding = only(verdict(at(Moment.COMMITTED, {"ann": 5, "bob": 3}, 2, 1)))
     assert "'ann' in store accounts of task 0_0 is 5 but should not exist" in finding.sentence
     assert finding.anomaly is Anomaly.RESURRECTED
+
+
+def test_a_store_is_told_to_stand_at_the_last_record_that_was_read_and_at_no_marker() -> None:
+    # Offset 3 is the marker of a transaction.
+    sentence = verdict(at(Moment.COMMITTED, {"bob": 4}, 3, 2)).findings[0].sentence
+    assert "is 4 but should be 3 after input offset 2:" in sentence
+
+
+def test_of_an_input_without_records_it_is_told_that_nothing_was_read() -> None:
+    assert positions_text({"a": -1, "b": 0}) == "nothing of a and b offset 0"
+    assert positions_text({"a": -1, "b": -1}) == positions_text({}) == "nothing of its input"
 
 
 def test_a_store_that_does_not_stand_where_the_group_does_is_found() -> None:

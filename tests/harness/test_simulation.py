@@ -207,11 +207,11 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
     history, _ = simulate(BALANCES, schedule)
     looks = [moment for moment in tell(schedule, history) if moment.actual is not None]
     assert [(moment.kind, moment.positions) for moment in looks] == [
-        ("opened", {}),
-        ("restored", {}),
-        ("opened", {}),
-        ("restored", {"input": 3}),
-        ("final", {"input": 3}),
+        ("opened", {"input": 0}),
+        ("restored", {"input": 0}),
+        ("opened", {"input": 0}),
+        ("restored", {"input": 2}),
+        ("final", {"input": 2}),
     ]
     assert looks[-1].actual == looks[-1].expected == {"accounts": {"ann": 5, "bob": 3}}
     assert not any(moment.differs for moment in looks)

@@ -303,7 +303,7 @@ def test_a_failure_tells_what_differs_how_it_came_and_how_to_run_it_again() -> N
     assert "commit.records 2 num.standby.replicas 1" in page.text
     assert FAULTS["kill"].sentence in page.text
     assert "Another thread of the task's process asks. One row" in page.text
-    assert "next to read: input 5" in page.text
+    assert "after input offset 4" in page.text
     assert "147 executions" in page.text
     assert "1 input 0 ann 5 60000 committed 2 input 0 bob 7 0 trace=17 committed" in page.text
     assert "3 input 0 cy 1 0 aborted 4 closed 0 ann null 0 committed" in page.text
