@@ -30,6 +30,7 @@ from harness.verdict import Anomaly, Finding
 from scenarios import KEYLESS, Json, ScenarioError, encode_key, words_of
 from store.log.partitioner import partition_for
 
+_NONE = "none (no record that any task has read accounts for one)"
 MOST_COMBINATIONS = 64
 """Of orders of several tasks that are tried together."""
 
@@ -305,12 +306,9 @@ class _Judge:
                 continue
             tasks = list(by_task)
             only = tasks[0] if len(tasks) == 1 else None
-            at = (
-                ", ".join(
-                    f"task {task} after {positions_text(self._evidence.tasks[task].read(positions[task]))}"
-                    for task in tasks
-                )
-                or "no task"
+            at = ", ".join(
+                f"task {task} after {positions_text(self._evidence.tasks[task].read(positions[task]))}"
+                for task in tasks
             )
             words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
             if self._may_be_updates(topic, named, keyed):
@@ -320,10 +318,11 @@ class _Judge:
             whole = is_interleaving(list(map(_values, should)), _values(found))
             shown = list if whole else _values
             form = ", each as (value, timestamp, headers)" if whole else ""
+            right = f"{_one(list(map(shown, should)))!r}{form} ({at})" if tasks else _NONE
             yield Finding(
                 "output",
                 f"Topic {topic} holds {shown(found)!r} for key {key!r} but should hold "
-                f"{_one(list(map(shown, should)))!r}{form} ({at}): {words}{why} "
+                f"{right}: {words}{why} "
                 f"({self._evidence.story_before(index, only)}).",
                 anomaly,
                 task=only,

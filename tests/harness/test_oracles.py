@@ -775,6 +775,14 @@ def test_of_outputs_that_are_missing_or_too_many_no_cause_is_guessed() -> None:
     )
 
 
+def test_an_output_that_no_record_accounts_for_is_told_so() -> None:
+    rows = ("ann", 5), ("bob", 3), ("ann", None), ("cy", 1)
+    finding = only(verdict(final=changed(RIGHT, outputs={"output": topic("output", *rows)})))
+    assert (
+        "holds [1] for key 'cy' but should hold none (no record that any task has read accounts for one): 1 too many"
+    ) in finding.sentence
+
+
 def test_outputs_become_visible_together_with_the_position() -> None:
     assert only(verdict(OutputObserved({"input": {0: 1}}, ()))).oracle == "output"
 
