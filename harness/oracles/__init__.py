@@ -133,6 +133,12 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
 """What judges each property; whether the input reads back is judged before, for all others rely on it."""
 
 
+TWO_ANSWERS = (
+    "the scenario's reference gave two answers for the same records: does it look at anything but its tables and the "
+    "record?"
+)
+
+
 def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
     """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed."""
     final = history.events[-1] if history.events else None
@@ -152,6 +158,9 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this oracle has not judged
                 broken = broken or f"the oracle {name} failed: {type(error).__name__}: {error}"
+        if findings and not all(line.repeats() for model in evidence.tasks.values() for line in model.lines):
+            # Then it is not known what had to be found.
+            findings, broken = [], TWO_ANSWERS
     # It refers to itself. Taken apart it is gone at once, without the garbage collector.
     vars(evidence).clear()
     if findings:

@@ -126,6 +126,14 @@ class Line:
         outputs = [output for record in records for output in self._step(state, record)]
         return state, outputs
 
+    def repeats(self) -> bool:
+        """Whether the reference says the same of these records once more."""
+        tables, outputs = self.replay(self.records)
+        last = self.prefixes[-1]
+        return outputs == self.outputs and all(
+            table.rows() == last.rows(store) for store, table in tables.items()
+        )
+
     def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
         """The outputs of a record with any tables, which change."""
         return self._step(_Given(state), record)

@@ -16,6 +16,7 @@ from harness.campaign import simulate_part
 from harness.cli.errors import scenario_code
 from harness.generate.vocabulary import parts_of, sample_of
 from harness.history import Queried
+from harness.oracles import TWO_ANSWERS
 from harness.replay import DidNotEndError, bounded, simulate, simulate_all
 from harness.schedule import Input, Query, QueryKind, Schedule, Step
 from harness.verdict import Outcome, Verdict
@@ -338,6 +339,15 @@ def test_what_a_scenario_prints_is_not_mixed_with_the_answer(tmp_path: Path, job
     )
     assert json.loads(ran.stdout)["schedules"] == 1
     assert "here" in ran.stderr
+
+
+def test_a_reference_that_keeps_something_beside_its_tables_is_said_to_and_nothing_is_violated(
+    tmp_path: Path,
+) -> None:
+    verdict = judged(
+        tmp_path, "[record.value, 0]", "[vars(self).setdefault('all', []).append(0), len(self.all)]"
+    )
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, TWO_ANSWERS)
 
 
 def test_a_pipeline_that_looks_at_chance_is_said_to(tmp_path: Path) -> None:
