@@ -233,7 +233,10 @@ def _wrong(scenario: Scenario, sample: object) -> str:
         return f"its timestamp has to be from 0 to {LATEST_INPUT - 1}"
     inputs = parts_of(scenario).inputs
     if sample.topic not in inputs:
-        return f"its topic has to be one of {', '.join(inputs)}"
+        return (
+            f"its topic has to be one of {', '.join(inputs)}, which the pipeline reads; it reads that of a global "
+            "table where a processor names its store or a join uses it"
+        )
     value = _plain(sample.value)
     if value is not written.value:
         written = replace(written, value=value)

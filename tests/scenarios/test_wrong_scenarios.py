@@ -88,7 +88,10 @@ def test_what_a_scenario_cannot_be_loaded_for_is_said_with_its_line(tmp_path: Pa
         ("Sample('x', object())", "a schedule cannot hold it"),
         ("Sample('x', float('nan'))", "a schedule cannot hold it"),
         ("Sample('\\ud800', 1)", "a schedule cannot hold it"),
-        ("Sample('x', 1, topic='nowhere')", "its topic has to be one of input"),
+        (
+            "Sample('x', 1, topic='nowhere')",
+            "one of input, which the pipeline reads; it reads that of a global table where",
+        ),
         ("Sample('x', 1, timestamp=-5)", "its timestamp has to be"),
         ("Sample('x', 'y')", "does not take it"),
         ("1 / 0", "raised ZeroDivisionError"),
