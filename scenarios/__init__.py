@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 import struct
 import sys
 import sysconfig
@@ -443,6 +444,14 @@ def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
             f"the decode function of scenario {scenario.name} raised {type(error).__name__} for {value!r} of store "
             f"{store}: {error}; for what cannot be a value it has to raise ValueError"
         ) from error
+
+
+def shown(thing: object) -> str:
+    """A key or value of a row in a sentence, as Python writes it; bytes that could not be decoded are it already."""
+    return thing if isinstance(thing, str) and _BYTES.fullmatch(thing) else repr(thing)
+
+
+_BYTES = re.compile(r"""b(['"]).*\1""")
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:

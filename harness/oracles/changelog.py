@@ -26,6 +26,7 @@ from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from harness.worlds.images import innermost
+from scenarios import shown
 from store.streams.dsl.stores import TableStore
 
 
@@ -136,10 +137,10 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
                     else f"last written at changelog offset {last}"
                 )
                 should = repr(expected[key]) if key in expected else "absent"
-                found = repr(actual[key]) if key in actual else "absent"
+                found = shown(actual[key]) if key in actual else "absent"
                 yield Finding(
                     "changelog",
-                    f"The changelog of store {store}, task {task}, folds to {found} for {key!r} but should be "
+                    f"The changelog of store {store}, task {task}, folds to {found} for {shown(key)} but should be "
                     f"{should}: {came} ({evidence.story_before(len(evidence.events), task)}).",
                     _anomaly(key in expected, key in actual),
                     task=task,
@@ -180,9 +181,9 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             assert row is not None
             yield Finding(
                 "changelog",
-                f"The changelog of store {store}, task {task}, has {row.key!r} = {row.value!r} at offset {row.offset} "
-                f"with the time {row.timestamp}, at which no input record can have written it, or not in this order "
-                f"({evidence.story_before(len(evidence.events), task)}).",
+                f"The changelog of store {store}, task {task}, has {shown(row.key)} = {shown(row.value)} at offset "
+                f"{row.offset} with the time {row.timestamp}, at which no input record can have written it, or not in "
+                f"this order ({evidence.story_before(len(evidence.events), task)}).",
                 Anomaly.DIVERGED,
                 task=task,
                 key=row.key,

@@ -25,6 +25,7 @@ from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Expected, Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
+from scenarios import shown
 
 WHEN = {
     Moment.OPENED: "when opened",
@@ -37,6 +38,10 @@ WHEN = {
 RUNNING = _RESTORED, _COMMITTED = Moment.RESTORED, Moment.COMMITTED
 """When the stores of a process that runs its task were looked at."""
 _NOTHING = Kept.NOTHING
+_NO_TABLE = (
+    "for this input the reference writes nothing to state[{!r}], and each store has a table there, the buffer of a "
+    "suppressed table too"
+)
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -173,13 +178,13 @@ class _Judge:
         causes = self._causes(index, look, store, image, line, number, wrong)
         for key in wrong:
             should = f"should be {expected[key]!r}" if key in expected else "should not exist"
-            found = f"is {actual[key]!r}" if key in actual else "is missing"
+            found = f"is {shown(actual[key])}" if key in actual else "is missing"
             why, anomaly = causes[key]
             if anomaly is Anomaly.LOST and key in actual and key not in expected:
                 anomaly = Anomaly.RESURRECTED
             yield Finding(
                 "state",
-                f"{WHEN[look.moment].capitalize()}{_on(look)}, {key!r} in store {store} of task {look.task} "
+                f"{WHEN[look.moment].capitalize()}{_on(look)}, {shown(key)} in store {store} of task {look.task} "
                 f"{found} but {should} after {positions_text(model.read(image.positions))}: {why} "
                 f"({self._evidence.story_before(index, look.task)}).",
                 anomaly,
@@ -230,6 +235,8 @@ class _Judge:
         found = {key: one for key, one in stale.items() if one is not None}
         if len(found) == len(wrong):
             return found
+        if not any(store in touched for one in model.lines for touched in one.touched):
+            return dict.fromkeys(wrong, (_NO_TABLE.format(store), Anomaly.DIVERGED))
         why = (
             "the pipeline makes something else of its input than the reference"
             if calm

@@ -29,7 +29,7 @@ from harness.reference.orders import (
     search,
 )
 from harness.reference.tables import GlobalTable, Table, VersionedTable, own
-from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, words_of
+from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, shown, words_of
 
 Positions = Mapping[str, int]
 """Topic → offset of the last record that was processed; one without is absent."""
@@ -84,6 +84,13 @@ class _Given(dict[str, Table]):
         return f"it has one for each store of its task ({', '.join(self) or 'there is none'})"
 
     __setitem__ = __delitem__ = setdefault = update = pop = popitem = clear = __ior__ = _refuse
+
+
+def _unread(topic: str) -> str:
+    return (
+        f"; it is no JSON (if {topic} gets the changes of a grouped table, `changes` of the scenario has to name it; "
+        "whatever else it gets, decode_output has to take)"
+    )
 
 
 def input_record(topic: str, partition: int, row: Row) -> InputRecord:
@@ -148,8 +155,9 @@ class Line:
             outputs: list[Output] = list(made)
         except Exception as error:
             raise ScenarioError(
-                f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
-                f"the record at offset {row.offset} of {topic}-{self._partition}: {words_of(error)}"
+                f"the reference function of scenario {self._scenario.name} does not take "
+                f"{shown(row.key)}={shown(row.value)}, the record at offset {row.offset} of "
+                f"{topic}-{self._partition}: {words_of(error)}{_unread(topic) if row.unread else ''}"
             ) from error
         for output in outputs:
             if not isinstance(output, Output):

@@ -225,6 +225,55 @@ def test_a_value_that_a_scenario_does_not_decode_is_shown_as_bytes_to_queries_to
     assert any(isinstance(event, Queried) and event.rows for event in history.events)
 
 
+def test_a_store_of_which_the_reference_says_nothing_is_told_so_and_its_bytes_are_quoted_once(
+    tmp_path: Path,
+) -> None:
+    text = RAW.replace('state["raw"][record.key] =', "_ =")
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
+    _, verdict = simulate(load(scenario_file(tmp_path, text)), schedule)
+    assert (
+        "'ann' in store raw of task 0_0 is b'\\xff1' but should not exist after input offset 0: for this input the "
+        "reference writes nothing to state['raw'], and each store has a table there"
+    ) in verdict.findings[0].sentence
+
+
+GROUPED = """
+from scenarios import Output, Sample, Scenario
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+
+
+class Grouped(Scenario):
+    name = "grouped"
+    summary = "How many there are of each value."
+
+    def pipeline(self, application_id, stores):
+        b = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        table = b.table(f"{application_id}-input", materialized=Materialized("values"))
+        table.group_by(lambda key, value: (value, key), name="by-value").count()
+        return b.build()
+
+    def input(self, random):
+        return Sample("ann", "x")
+
+    def reference(self, state, record):
+        if record.topic != "input":
+            comes, goes = record.value
+            return []
+        state["values"][record.key] = [record.value, record.timestamp]
+        return [Output("by-value-repartition", record.value, [record.key, None])]
+
+
+SCENARIO = Grouped()
+"""
+
+
+def test_who_does_not_name_a_topic_of_changes_is_told_to(tmp_path: Path) -> None:
+    schedule = Schedule("grouped", (Input(0, "ann", "x", timestamp=1),))
+    with pytest.raises(ScenarioError, match="`changes` of the scenario has to name it"):
+        simulate(load(scenario_file(tmp_path, GROUPED)), schedule)
+
+
 PAIRS = """
 from scenarios import Output, Sample, Scenario
 from store.streams.topology import Topology
