@@ -396,8 +396,9 @@ def check(text: str, world: str = SIMULATION) -> None:
         )
 
 
-def tell(schedule: Schedule, history: History) -> tuple[Moment, ...]:
-    """The run step by step, with the expected and the actual state at every look."""
+def tell(schedule: Schedule, history: History, findings: Sequence[Finding] = ()) -> tuple[Moment, ...]:
+    """The run step by step, with the expected and the actual state at every look, and the outputs where `findings` have
+    something about them."""
     scenario = scenario_of(schedule)
     final = next((event for event in reversed(history.events) if isinstance(event, Final)), None)
     evidence = (
@@ -405,8 +406,42 @@ def tell(schedule: Schedule, history: History) -> tuple[Moment, ...]:
         if final is None
         else Evidence(scenario, schedule, history.events, final, uncaused=history.uncaused)
     )
-    moments = [_moment(event, schedule, evidence) for event in history.events]
-    return tuple(moment for moment in moments if moment is not None)
+    moments: list[Moment] = []
+    for index, event in enumerate(history.events):
+        found = [finding for finding in findings if finding.event == index and finding.place is not None]
+        moment = _moment(event, schedule, evidence, found)
+        if moment is not None:
+            if moment.kind == "opened" and moments and _is_look_of(moments[-1], moment):
+                # It looks whenever another one of its stores is open.
+                moments.pop()
+            moments.append(moment)
+        # They are observed before the look that they belong to.
+        moments += _outputs(findings, index - 1, "then")
+    return (*moments, *_outputs(findings, len(history.events), "at the end"))
+
+
+def _is_look_of(before: Moment, moment: Moment) -> bool:
+    return (before.kind, before.task, before.incarnation) == (moment.kind, moment.task, moment.incarnation)
+
+
+def _outputs(findings: Sequence[Finding], event: int, when: str) -> list[Moment]:
+    """What differs in the topics that are written to, if anything was found at an event."""
+    expected: dict[str, dict[str, Any]] = {}
+    actual: dict[str, dict[str, Any]] = {}
+    tasks = set()
+    for finding in findings:
+        if finding.event != event or finding.oracle != "output" or finding.place is None:
+            continue
+        tasks.add(finding.task)
+        for side, values in ((expected, finding.expected), (actual, finding.actual)):
+            rows = side.setdefault(finding.place, {})
+            if values is not None:
+                rows["all keys" if finding.key is None else finding.key] = values
+    if not tasks:
+        return []
+    task = tasks.pop() if len(tasks) == 1 else None
+    what = f"what could be read of the outputs {when}"
+    return [Moment(what, "output", task, None, None, expected, actual, True)]
 
 
 _LOOKS = {
@@ -418,7 +453,9 @@ _LOOKS = {
 }
 
 
-def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Moment | None:
+def _moment(
+    event: Event, schedule: Schedule, evidence: Evidence | None, found: Sequence[Finding]
+) -> Moment | None:
     match event:
         case Started():
             what = f"{named(event.task)} starts on host {event.host}"
@@ -436,7 +473,7 @@ def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Mome
             what += event.error if event.rows is None else f"{len(event.rows)} rows"
             return _plain(what, "queried", event.task, event.incarnation, event.step)
         case StateObserved():
-            return _look(event, evidence)
+            return _look(event, evidence, found)
         case Ended():
             error = f": {event.error}" if event.error else ""
             what = f"task {event.task} ends, {event.reason}{error}"
@@ -444,8 +481,9 @@ def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Mome
     return None
 
 
-def _look(event: StateObserved, evidence: Evidence | None) -> Moment:
-    """What a look saw. Only stores that stand where some order of the input leads have an expectation."""
+def _look(event: StateObserved, evidence: Evidence | None, found: Sequence[Finding]) -> Moment:
+    """What a look saw. Only stores that stand where some order of the input leads have an expectation; where records
+    may count twice, only those that are wrong all the same, by `found`."""
     model = None if evidence is None else evidence.tasks.get(event.task)
     expected: dict[str, dict[str, Any]] = {}
     differs = False
@@ -456,6 +494,13 @@ def _look(event: StateObserved, evidence: Evidence | None) -> Moment:
             right = next((rows for rows in states if rows == image.rows), None)
             differs |= right is None
             expected[store] = {key: plain(value) for key, value in (right or states[0]).items()}
+    judged = evidence is not None
+    if evidence is not None and not evidence.exact:
+        judged = differs = any(finding.place in event.stores for finding in found)
+        expected = {store: dict(image.rows) for store, image in event.stores.items()}
+        for finding in found:
+            if finding.place in expected and finding.key is not None:
+                expected[finding.place][finding.key] = finding.expected
     positions: dict[str, int] = {}
     for image in event.stores.values():
         for topic, offset in (image.positions if model is None else model.read(image.positions)).items():
@@ -468,7 +513,7 @@ def _look(event: StateObserved, evidence: Evidence | None) -> Moment:
         event.task,
         event.incarnation,
         positions,
-        expected if evidence is not None else None,
+        expected if judged else None,
         {store: image.rows for store, image in event.stores.items()},
         # What was only opened, or lies on the disk of some host, may be behind or between two commits.
         differs and event.moment in (State.RESTORED, State.COMMITTED) and not event.standby,

@@ -64,6 +64,10 @@ class Finding(msgspec.Struct, frozen=True):
     key: str | None = None
     expected: Any = None
     actual: Any = None
+    place: str | None = None
+    """The store or topic of the key."""
+    event: int | None = None
+    """How many events of the run came before it was seen."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -79,14 +83,16 @@ class Moment(msgspec.Struct, frozen=True):
     what: str
     """In words: a step of the schedule, a restart, a commit, an end."""
     kind: str
-    """`started`, `injected`, `skipped`, `opened`, `restored`, `committed`, `final`, `standby`, `queried` or `ended`."""
+    """`started`, `injected`, `skipped`, `opened`, `restored`, `committed`, `final`, `standby`, `queried`, `output` or
+    `ended`."""
     task: str | None
     incarnation: int | None
     positions: dict[str, int] | None
     """Topic → the offset behind the last record that was read, for the states below; 0 where none was. None if there is
     no state."""
     expected: dict[str, dict[str, Any]] | None
-    """Store → key → value by the reference model at that position."""
+    """Store → key → value by the reference model at that position, and of an `output` topic → key → values; None where
+    nothing is asked of the state."""
     actual: dict[str, dict[str, Any]] | None
     differs: bool
     step: int | None = None

@@ -52,6 +52,7 @@ _MARKS = {
     "committed": "✓",
     "standby": "◌",
     "queried": "?",
+    "output": "⇥",
     "ended": "■",
     "final": "◆",
 }
@@ -162,6 +163,8 @@ class _Moment:
     hidden_pairs: int
     known: bool
     """Whether there are states to compare."""
+    judged: bool
+    """Whether anything is expected of the state."""
     differs: bool
 
 
@@ -318,6 +321,7 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
         pairs=tuple(kept),
         hidden_pairs=len(pairs) - len(kept),
         known=moment.expected is not None or moment.actual is not None,
+        judged=moment.expected is not None,
         differs=moment.differs,
     )
 

@@ -309,7 +309,7 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
         minimal=reduced.minimal,
         original=found.schedule,
         findings=reduced.verdict.findings,
-        moments=tell(reduced.minimal, reduced.history),
+        moments=tell(reduced.minimal, reduced.history, reduced.verdict.findings),
         executions=reduced.executions,
         replay=shlex.join(words),
         note=note,

@@ -268,6 +268,8 @@ class _Sent:
                 key=name,
                 expected=plain(expected.get(name)),
                 actual=image.rows.get(name),
+                place=store,
+                event=index,
             )
 
 

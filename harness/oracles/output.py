@@ -110,6 +110,8 @@ def _settled(evidence: Evidence) -> Iterator[Finding]:
                     key=key,
                     expected=plain(expected.get(key)),
                     actual=plain(found.get(key)),
+                    place=topic,
+                    event=len(evidence.events),
                 )
 
 
@@ -269,6 +271,8 @@ class _Judge:
                     Anomaly.DIVERGED,
                     key=row.key,
                     actual=row.value,
+                    place=topic,
+                    event=index,
                 )
 
     def _keys(
@@ -329,6 +333,8 @@ class _Judge:
                 key=key,
                 expected=plain(_one(list(map(shown, should)))),
                 actual=plain(shown(found)),
+                place=topic,
+                event=index,
             )
 
     def _may_be_updates(
@@ -416,6 +422,8 @@ class _Judge:
                 task=only,
                 expected=plain(_one(should)),
                 actual=plain(found),
+                place=place[0],
+                event=index,
             )
 
 

@@ -192,6 +192,8 @@ class _Judge:
                 key=key,
                 expected=plain(expected.get(key)),
                 actual=actual.get(key),
+                place=store,
+                event=index,
             )
 
     def _causes(

@@ -41,8 +41,10 @@ from harness.oracles.evidence import Evidence
 from harness.oracles.output import amounts_to, is_folded, is_interleaving
 from harness.oracles.state import positions_text
 from harness.reference.tables import ListTable, fill
+from harness.replay import tell
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
+from harness.verdict import Moment as Told
 from scenarios import InputRecord, Json, OneOf, Output, Sample, Scenario, State, Stores, load_all
 from store.points import Point
 from store.streams.topology import Context, Topology
@@ -195,6 +197,53 @@ def test_an_end_in_order_is_not_told_as_something_that_has_happened() -> None:
     assert story(Started("0_0", 0, 0), Ended("0_0", 0, End.DONE)) == "before any fault"
     failed = Ended("0_0", 0, End.FAILED, "no")
     assert story(Started("0_0", 0, 0), failed) == "before any fault, incarnation 0 failed"
+
+
+# -- told step by step ------------------------------------------------------------------------------------------
+
+
+def told(*events: Event, schedule: Schedule = SCHEDULE, final: Final = RIGHT) -> list[Told]:
+    history = History("hand", [*BEGIN, *events, *DONE, LAST, final])
+    return list(tell(schedule, history, judge(BALANCES, schedule, history).findings))
+
+
+def test_outputs_that_are_wrong_are_told_with_what_they_should_be_after_the_commit_that_shows_them() -> None:
+    seen = OutputObserved({"input": {0: 1}}, (("output", Row(0, 0, "ann", 6)),))
+    moments = told(seen, at(Moment.COMMITTED, {"ann": 5}, 0, 0))
+    assert [moment.kind for moment in moments] == [
+        "started",
+        "committed",
+        "output",
+        "committed",
+        "ended",
+        "final",
+    ]
+    assert (moments[2].expected, moments[2].actual) == ({"output": {"ann": [5]}}, {"output": {"ann": [6]}})
+    assert moments[2].differs
+    assert "output" not in [moment.kind for moment in told()]
+
+
+def test_outputs_that_are_wrong_at_the_end_alone_are_told_last() -> None:
+    rows = ("ann", 5), ("bob", 3), ("ann", None), ("cy", 1)
+    moments = told(final=changed(RIGHT, outputs={"output": topic("output", *rows)}))
+    assert (moments[-1].kind, moments[-1].expected, moments[-1].actual) == (
+        "output",
+        {"output": {"cy": []}},
+        {"output": {"cy": [1]}},
+    )
+
+
+def test_a_task_that_opens_its_stores_one_by_one_is_told_to_have_opened_them_once() -> None:
+    opened = at(Moment.OPENED, {})
+    assert [moment.kind for moment in told(opened, opened)].count("opened") == 1
+
+
+def test_at_least_once_a_look_is_marked_only_where_something_was_found() -> None:
+    schedule = msgspec.structs.replace(KILLED, settings={"processing.guarantee": "at_least_once"})
+    restored = at(Moment.RESTORED, {"ann": 5, "bob": 3}, 0, 1, incarnation=1)
+    moments = told(kill(), Started("0_0", 1, 0), restored, schedule=schedule)
+    look = next(moment for moment in moments if moment.kind == "restored")
+    assert (look.differs, look.expected, look.actual) == (False, None, {"accounts": {"ann": 5, "bob": 3}})
 
 
 # -- order ------------------------------------------------------------------------------------------------------

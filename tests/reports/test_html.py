@@ -344,6 +344,25 @@ def test_a_null_value_is_not_shown_as_an_absent_key() -> None:
     assert "k s null absent ≠" in page.text
 
 
+def test_a_state_of_which_nothing_is_asked_differs_from_nothing_and_lacks_nothing() -> None:
+    result = samples.violated()
+    moment = samples.moment("x", "restored", 1, 1, None, {"s": {"k": 5}})
+    moment = msgspec.structs.replace(moment, differs=False)
+    result.details = [msgspec.structs.replace(result.details[0], moments=(moment,))]
+    page = Page(html.render(result))
+    assert "k s not judged 5" in page.text
+    assert "≠" not in page.text
+
+
+def test_outputs_that_differ_are_marked_with_both_sides_of_each_topic() -> None:
+    result = samples.violated()
+    moment = samples.moment("the outputs", "output", 1, None, {"totals": {"k": [1]}}, {"totals": {"k": [2]}})
+    result.details = [msgspec.structs.replace(result.details[0], moments=(moment,))]
+    page = Page(html.render(result))
+    assert "⇥ the outputs" in page.text
+    assert "k totals [1] [2] ≠" in page.text
+
+
 def test_the_json_on_the_page_is_the_schedule() -> None:
     result = samples.violated()
     text = Page(html.render(result)).by_id["failure-1-json"]
