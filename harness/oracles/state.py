@@ -344,9 +344,9 @@ def positions_text(positions: Mapping[str, int]) -> str:
     """What has been read, by topic and last offset, in words."""
     if all(offset < 0 for offset in positions.values()):
         return "nothing of its input"
+    parts = sorted((offset < 0, topic, offset) for topic, offset in positions.items())
     return " and ".join(
-        f"nothing of {topic}" if offset < 0 else f"{topic} offset {offset}"
-        for topic, offset in sorted(positions.items())
+        f"nothing of {topic}" if nothing else f"{topic} offset {offset}" for nothing, topic, offset in parts
     )
 
 

@@ -534,7 +534,7 @@ def test_a_store_is_told_to_stand_at_the_last_record_that_was_read_and_at_no_mar
 
 
 def test_of_an_input_without_records_it_is_told_that_nothing_was_read() -> None:
-    assert positions_text({"a": -1, "b": 0}) == "nothing of a and b offset 0"
+    assert positions_text({"a": -1, "b": 0}) == "b offset 0 and nothing of a"
     assert positions_text({"a": -1, "b": -1}) == positions_text({}) == "nothing of its input"
 
 
