@@ -43,6 +43,7 @@ from harness.reference.orders import Place
 from harness.reference.tables import GlobalTable, Table, WindowTable, fill
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
+from scenarios import shown
 from store.points import Point
 
 _SAFE = frozenset({Point.STORE_COMMITTED, Point.KAFKA_COMMITTED})
@@ -260,9 +261,9 @@ class _Sent:
             )
             yield Finding(
                 "at least once",
-                f"After a commit of incarnation {look.incarnation}, {name!r} in store {store} of task {look.task} is "
-                f"{image.rows.get(name)!r}, but what the incarnation had restored and has processed since leads to "
-                f"{expected.get(name)!r} ({self._evidence.story_before(index, look.task)}).",
+                f"After a commit of incarnation {look.incarnation}, {shown(name)} in store {store} of task {look.task} "
+                f"{_is(image.rows, name)}, but what the incarnation had restored and has processed since says that it "
+                f"{_is(expected, name)} ({self._evidence.story_before(index, look.task)}).",
                 Anomaly.DIVERGED if name in image.rows else Anomaly.LOST,
                 task=look.task,
                 key=name,
@@ -271,6 +272,10 @@ class _Sent:
                 place=store,
                 event=index,
             )
+
+
+def _is(rows: Mapping[str, Any], name: str) -> str:
+    return f"is {shown(rows[name])}" if name in rows else "is not there"
 
 
 def _in_any_order(rows: Mapping[str, Any]) -> dict[str, Any]:

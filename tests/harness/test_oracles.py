@@ -1418,6 +1418,13 @@ def test_a_commit_holds_what_was_restored_and_processed_since_under_at_least_onc
     assert (finding.anomaly, finding.expected, finding.actual) == (Anomaly.DIVERGED, 6, 9)
 
 
+def test_a_row_that_is_missing_under_at_least_once_is_not_told_to_be_none() -> None:
+    found = again(*LOST_ONCE, held={})
+    sentence = next(one.sentence for one in found.findings if one.oracle == "at least once")
+    assert "'bob' in store accounts of task 0_0 is not there, but" in sentence
+    assert "says that it is 6 (" in sentence
+
+
 def test_what_a_look_has_shown_stays_as_it_is_when_the_model_goes_on_from_there() -> None:
     shown = {"ann": ["pear"]}
     table = ListTable()
