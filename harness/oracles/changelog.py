@@ -167,12 +167,14 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             if goes_on and not own and isinstance(supplier, TableStore):
                 # Where a handler has gone on without what was let go, that leaves with the next record or commit.
                 continue
-            rows = [row for row in evidence.changes(store, partition) if not own or row.value is None]
+            rows = evidence.changes(store, partition)
+            judged = [row for row in rows if not own or row.value is None]
             windowed = store in evidence.windowed
             # A cache may log what a record has written first, and replace what it has left by what a later one writes.
             loose = windowed or (supplier.cached and evidence.caches)
             wrong = [
-                _first_untimely(line, store, rows, windowed=windowed, loose=loose) for line in model.lines
+                _first_untimely(line, store, rows, judged, windowed=windowed, loose=loose)
+                for line in model.lines
             ]
             if None in wrong:
                 model.narrow([line for line, row in zip(model.lines, wrong, strict=True) if row is None])
@@ -192,10 +194,10 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _first_untimely(
-    line: Line, store: str, rows: Sequence[Row], *, windowed: bool, loose: bool
+    line: Line, store: str, rows: Sequence[Row], judged: Sequence[Row], *, windowed: bool, loose: bool
 ) -> Row | None:
-    """The first of these changelog records whose time is not that of a record that touched its row, one after the
-    other, and, unless `loose`, left it as it was logged; None if there is none.
+    """The first of those `judged` of a changelog's records whose time is not that of a record that touched its row, one
+    after the other, and, unless `loose`, left it as it was logged; None if there is none.
 
     What is logged before that, by the same record, is followed by another one of the same row, and of the same time, or
     of the stream time if that is by a punctuator.
@@ -211,7 +213,7 @@ def _first_untimely(
         if before is not None:
             followed[before.offset] = row
         newest[row.key] = row
-    for row in rows:
+    for row in judged:
         if row.offset in by_punctuators:
             continue
         name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
