@@ -459,7 +459,6 @@ class Aggregate:
                 entry[3] = task.record
                 entry[4] = headers
                 adopt(row, entry)
-                dirty[row] = entry
 
         return cached
 

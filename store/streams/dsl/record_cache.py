@@ -19,7 +19,7 @@ place, so they are measured together once what came to them since may take an ei
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from copy import deepcopy
@@ -323,18 +323,15 @@ class Table:
         entry[TIME] = time
         entry[RECORD] = self.task.record
         entry[HEADERS] = headers
-        if not was_dirty:
-            self.adopt(key, entry)
         if value is None and entry[FORWARDED] is None and self.read(row) is None:
             # It came and went: a session that others took the place of, with each record.
-            self.dirty.pop(key, None)
-            self.used -= entry[SIZE]
-            self._left(row)
-            return
-        self.dirty[key] = entry
-        self.dirty.move_to_end(key)
-        if was_dirty:
+            self._let_go(key, entry)
+        elif was_dirty:
+            self.dirty.move_to_end(key)
             self.changed(value)
+        else:
+            self._came(row)
+            self.adopt(key, entry)
 
     def find(self, key: Hashable, row: Any) -> Entry:
         """The entry of a row that is not dirty. It stays where it is until it is adopted."""
@@ -355,12 +352,22 @@ class Table:
         return [value, time, old, None, (), row, 0]
 
     def adopt(self, key: Hashable, entry: Entry) -> None:
-        """The entry, with all that is new, is about to become dirty: take it from where it was, and make room."""
+        """Let the entry, with all that is new, be dirty, and no longer where it was. Then make room: others may read
+        and write its row when they are told of what leaves."""
         if self._written.pop(key, None) is None:
             self._clean.pop(key, None)
         self._measure(entry, self.task.record)
+        self.dirty[key] = entry
         if self.used > self.capacity:
-            self._make_room()
+            self._make_room(spared=1)
+
+    def _let_go(self, key: Hashable, entry: Entry) -> None:
+        """Keep nothing of a row, wherever its entry is."""
+        if self.dirty.pop(key, None) is not None:
+            self._left(entry[ROW])
+        elif self._written.pop(key, None) is None:
+            self._clean.pop(key, None)
+        self.used -= entry[SIZE]
 
     def changed(self, came: Any) -> None:
         """The last one of the dirty entries has another value or a larger one, by what came to it in this record."""
@@ -399,6 +406,9 @@ class Table:
 
     def _row_bytes(self, row: Any) -> int:
         return size_of(row)
+
+    def _came(self, row: Any) -> None:
+        """The row was put, and is dirty from now on."""
 
     def _left(self, row: Any) -> None:
         """The row alone is dirty no more."""
@@ -496,8 +506,9 @@ class Table:
             _, entry = self._clean.popitem(last=False)
             self.used -= entry[SIZE]
 
-    def _make_room(self) -> None:
-        """Let go of what was updated longest ago. A new entry may take the cache beyond its capacity, alone."""
+    def _make_room(self, spared: int = 0) -> None:
+        """Let go of what was updated longest ago. A new entry is spared: it may take the cache beyond its capacity,
+        alone."""
         at = self.task.record
         while self.used > self.capacity:
             if self._clean:
@@ -506,7 +517,7 @@ class Table:
                 continue
             if self._written:
                 _, entry = self._written.popitem(last=False)
-            elif self.dirty:
+            elif len(self.dirty) > spared:
                 _, entry = self.dirty.popitem(last=False)
                 self._left(entry[ROW])
                 self.task.record = entry[RECORD]
@@ -572,13 +583,8 @@ class _OfOwners(Table):
     def _row_bytes(self, row: Windowed[Any]) -> int:
         return _WINDOW_BYTES + size_of(row.key)
 
-    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
-        super().put(row, value, time, headers, old)
-        if self.capacity and self.identify(row) in self.dirty:
-            places, place = self._owned.setdefault(self.key_of(row.key), []), self._place_of(row.window)
-            at = bisect_left(places, place)
-            if places[at : at + 1] != [place]:
-                places.insert(at, place)
+    def _came(self, row: Windowed[Any]) -> None:
+        insort(self._owned.setdefault(self.key_of(row.key), []), self._place_of(row.window))
 
     def _left(self, row: Windowed[Any]) -> None:
         owner, place = self.key_of(row.key), self._place_of(row.window)

@@ -260,7 +260,6 @@ class TimeWindowAggregate:
                 entry[4] = headers
                 if not was_dirty:
                     adopt(at, entry)
-                    dirty[at] = entry
                 elif not counts or large_bytes(entry[3]):
                     changed(None if counts else value)
 

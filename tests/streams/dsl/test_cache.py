@@ -251,6 +251,52 @@ def test_whatever_a_processor_writes_to_a_table_is_what_the_next_record_is_added
         assert output(running) == [("a", found + 3, 2)]
 
 
+WRITTEN_PAST: dict[str, tuple[Callable[[StreamsBuilder], Any], Callable[[Any, Any], None]]] = {
+    "table": (
+        lambda b: b.table("in", materialized="rows"),
+        lambda rows, row: rows.put("b", row),
+    ),
+    "aggregate": (
+        lambda b: b.stream("in").group_by_key().count(materialized="rows"),
+        lambda rows, row: rows.put("b", row),
+    ),
+    "windows": (
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .windowed_by(TimeWindows.of_size_with_no_grace(10))
+            .count(materialized="rows")
+        ),
+        lambda rows, row: rows.put("b", row, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_PAST)
+def test_what_a_processor_writes_to_the_row_that_an_update_makes_room_for_is_not_overwritten(
+    name: str,
+) -> None:
+    build, write = WRITTEN_PAST[name]
+
+    class Writing:
+        def init(self, context: ProcessorContext) -> None:
+            self.rows = context.store("rows")
+
+        def process(self, record: StreamRecord) -> None:
+            if "a" in record.key:
+                write(self.rows, ValueAndTimestamp(100, 2))
+
+    with driver(
+        lambda b: build(b).to_stream().process(Writing, "rows"),
+        {"statestore.cache.max.bytes": 1},
+        auto_commit=False,
+    ) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "b", 1, 2)])
+        running.commit()
+        with running.get_store("rows").all() as rows:
+            assert [row.value for _, row in rows] == [1, 100]
+
+
 def test_a_cache_stays_within_its_capacity() -> None:
     with driver(sums, {"statestore.cache.max.bytes": 10_000}, auto_commit=False) as running:
         pipe(running, [("in", f"key-{number}", 1, number) for number in range(200)])
