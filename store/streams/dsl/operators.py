@@ -549,6 +549,8 @@ class View:
     forwarded: Callable[[Any], Any]
     """The value that was forwarded last, and its time, -1 if that is not known; `UNKNOWN` if it is the current one. See
     `Table.forwarded`."""
+    sent: Callable[[Any], Any]
+    """The same, as `Table.sent` has it."""
     look_at: Callable[[Any], None]
     """Says that a result is made with what a key has now, so that what is held back of it is forwarded once the update
     has come to all. See `Table.look_at`."""
@@ -575,11 +577,14 @@ class FromStore:
     def view(self, place: Place) -> View:
         table = place.table(self.store)
 
-        def forwarded(key: Any) -> Any:
-            value = table.forwarded(key)
-            return value if value is None or value is UNKNOWN else (value, -1)
+        def timed(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def getter(key: Any) -> Any:
+                value = get(key)
+                return value if value is None or value is UNKNOWN else (value, -1)
 
-        return View(table.get, forwarded, table.look_at, table.identify)
+            return getter
+
+        return View(table.get, timed(table.forwarded), timed(table.sent), table.look_at, table.identify)
 
 
 @dataclass(frozen=True)
@@ -609,7 +614,7 @@ class Mapped:
     def view(self, place: Place) -> View:
         of = self.of.view(place)
         current = None if of.current is None else self._mapping(of.current)
-        return View(current, self._mapping(of.forwarded), of.look_at, of.identify)
+        return View(current, self._mapping(of.forwarded), self._mapping(of.sent), of.look_at, of.identify)
 
     def _mapping(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         function = self.function
@@ -646,20 +651,23 @@ class OfBoth:
     def view(self, place: Place) -> View:
         left, right = self.left.view(place), self.right.view(place)
 
-        def forwarded(key: Any) -> Any:
-            if left.forwarded(key) is UNKNOWN and right.forwarded(key) is UNKNOWN:
-                return UNKNOWN
-            return before(key)
+        def of_both(one: Callable[[Any], Any], two: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            before = self._joining(_else_current(one, left), _else_current(two, right))
+
+            def getter(key: Any) -> Any:
+                return UNKNOWN if one(key) is UNKNOWN and two(key) is UNKNOWN else before(key)
+
+            return getter
 
         def look_at(key: Any) -> None:
             left.look_at(key)
             right.look_at(key)
 
-        before = self._joining(known(left), known(right))
-        if left.current is None or right.current is None:
-            return View(None, forwarded, look_at, left.identify)
-        current = self._joining(left.current, right.current)
-        return View(current, forwarded, look_at, left.identify)
+        current = None
+        if left.current is not None and right.current is not None:
+            current = self._joining(left.current, right.current)
+        forwarded, sent = of_both(left.forwarded, right.forwarded), of_both(left.sent, right.sent)
+        return View(current, forwarded, sent, look_at, left.identify)
 
     def _joining(self, left: Callable[[Any], Found], right: Callable[[Any], Found]) -> Callable[[Any], Found]:
         joiner, kind = self.joiner, self.kind
@@ -679,12 +687,22 @@ class OfBoth:
 
 def known(view: View) -> Callable[[Any], Found]:
     """The values that those who get the updates know of; their times as far as nothing is held back, else -1."""
+    return _else_current(view.forwarded, view)
+
+
+def sent(view: View) -> Callable[[Any], Found]:
+    """The same, but that an update that is on its way is known to all."""
+    return _else_current(view.sent, view)
+
+
+def _else_current(get: Callable[[Any], Any], view: View) -> Callable[[Any], Found]:
+    current = view.current
 
     def getter(key: Any) -> Found:
-        found: Any = view.forwarded(key)
+        found = get(key)
         if found is UNKNOWN:
-            assert view.current is not None
-            return view.current(key)
+            assert current is not None
+            return current(key)
         return cast(Found, found)
 
     return getter

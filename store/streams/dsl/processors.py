@@ -409,7 +409,8 @@ class Transformed:
     def view(self, place: Place) -> View:
         of, transform = self.of.view(place), _transforming(place, self.supplier)
         current = None if of.current is None else _looking_up(of.current, transform)
-        return View(current, _looking_up(of.forwarded, transform), of.look_at, of.identify)
+        forwarded, sent = _looking_up(of.forwarded, transform), _looking_up(of.sent, transform)
+        return View(current, forwarded, sent, of.look_at, of.identify)
 
 
 def _looking_up(

@@ -427,6 +427,13 @@ class Table:
         key = self.identify(row)
         if key in self._in_flight:
             return self._in_flight[key]
+        return self._sent(key)
+
+    def sent(self, row: Any) -> Any:
+        """The same, but that it is the new value while an update is on its way."""
+        return self._sent(self.identify(row))
+
+    def _sent(self, key: Hashable) -> Any:
         entry = self.dirty.get(key) or self._written.get(key)
         return UNKNOWN if entry is None else entry[FORWARDED]
 

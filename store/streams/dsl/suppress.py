@@ -24,8 +24,8 @@ import msgspec
 from store.errors import BufferFullError, ConfigError, StoreCorruptedError
 from store.serdes import Serde
 from store.state.windowed import Windowed
-from store.streams.dsl.operators import View
-from store.streams.dsl.record_cache import UNKNOWN, Found, large_bytes
+from store.streams.dsl.operators import View, known, sent
+from store.streams.dsl.record_cache import Found, large_bytes
 from store.streams.dsl.stores import Logged, check_name
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, closed_after_ms
@@ -323,7 +323,7 @@ def _end(key: Windowed[Any]) -> int:
 
 @dataclass(frozen=True)
 class Unsuppressed:
-    """The value that was forwarded last, while an update is held back; else the table's own."""
+    """The value that was forwarded last, while an update is held back; else what the table has forwarded."""
 
     store: str
     key_serde: Serde[Any]
@@ -336,15 +336,7 @@ class Unsuppressed:
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
         buffer = _shared(place, self.store, self.key_serde, self.value_serde)
-        get = self.of.bind(place)
-
-        def getter(key: Any) -> Found:
-            held, prior = buffer.prior(key)
-            if not held:
-                return get(key)
-            return None if prior is None else (prior, -1)
-
-        return getter
+        return _unless_held(buffer.prior, sent(self.of.view(place)))
 
     def as_of(self, place: Place) -> Callable[[Any, int], Found]:
         raise NotImplementedError("a table that is suppressed has no versions")
@@ -352,16 +344,21 @@ class Unsuppressed:
     def view(self, place: Place) -> View:
         """Nobody is to know of an update before it is due, so no update is settled early."""
         buffer = _shared(place, self.store, self.key_serde, self.value_serde)
-        of, get = self.of.view(place), self.of.bind(place)
+        of = self.of.view(place)
+        forwarded = _unless_held(buffer.known, known(of))
+        return View(None, forwarded, _unless_held(buffer.prior, sent(of)), _stays, of.identify)
 
-        def forwarded(key: Any) -> Any:
-            held, prior = buffer.known(key)
-            if held:
-                return None if prior is None else (prior, -1)
-            found = of.forwarded(key)
-            return get(key) if found is UNKNOWN else found
 
-        return View(None, forwarded, _stays, of.identify)
+def _unless_held(
+    held_back: Callable[[Any], tuple[bool, Any]], get: Callable[[Any], Found]
+) -> Callable[[Any], Found]:
+    def getter(key: Any) -> Found:
+        held, prior = held_back(key)
+        if not held:
+            return get(key)
+        return None if prior is None else (prior, -1)
+
+    return getter
 
 
 def _stays(_key: Any) -> None: ...

@@ -33,7 +33,7 @@ from store.streams.dsl import (
 )
 from store.types import Record
 from tests.streams.dsl.crashing import CRASH, FATES, Input, run
-from tests.streams.dsl.running import bytes_held, driver, output, pipe, results
+from tests.streams.dsl.running import CACHED, UNCACHED, bytes_held, driver, output, pipe, results
 
 TUMBLING = TimeWindows.of_size(10, grace=5)
 
@@ -233,6 +233,52 @@ def test_a_join_has_the_time_of_what_a_suppressed_table_has_forwarded(
         join(builder.table("in2"), suppressed).to_stream().to("out")
 
     assert results(build, [("in", "k", "1", 20), ("in2", "k", "A", 5)])[-1] == ("k", "A1", 20)
+
+
+MADE_OF_IT: dict[str, Callable[[KTable], KTable]] = {
+    "the table": lambda table: table,
+    "mapped": lambda table: table.map_values(str.lower),
+    "joined": lambda table: table.left_join(table, lambda one, _: one),
+    "transformed": lambda table: table.transform_values(Lowering),
+}
+
+
+class Lowering:
+    def transform(self, _key: str, value: str | None) -> str | None:
+        return None if value is None else value.lower()
+
+
+@pytest.mark.parametrize("made", MADE_OF_IT)
+@pytest.mark.parametrize("config", [CACHED, UNCACHED], ids=["cached", "at once"])
+def test_a_stream_finds_in_a_suppressed_table_what_that_has_forwarded(
+    made: str, config: dict[str, int]
+) -> None:
+    def build(builder: StreamsBuilder) -> None:
+        table = MADE_OF_IT[made](builder.table("in", materialized="t"))
+        suppressed = table.suppress(Suppressed.until_time_limit(10))
+        builder.stream("in2").left_join_table(suppressed, lambda one, held: [one, held]).to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 1), ("in2", "k", 1, 2)])
+        running.commit()
+        pipe(running, [("in2", "k", 2, 2), ("in", "z", "z", 11)])
+        running.commit()
+        pipe(running, [("in", "k", "b", 12), ("in2", "k", 3, 13)])
+        running.commit()
+        assert output(running) == [("k", [1, None], 2), ("k", [2, None], 2), ("k", [3, "a"], 13)]
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED], ids=["cached", "at once"])
+def test_what_a_suppressed_table_forwards_finds_itself_in_it(config: dict[str, int]) -> None:
+    def build(builder: StreamsBuilder) -> None:
+        table = builder.table("in", materialized="t")
+        suppressed = table.suppress(Suppressed.until_time_limit(0))
+        suppressed.to_stream().left_join_table(suppressed, lambda one, held: [one, held]).to("out")
+        table.join(suppressed, str.__add__)
+
+    with driver(build, config) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 2)])
+        assert output(running) == [("k", ["a", "a"], 1), ("k", ["b", "b"], 2)]
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["at once", "cached"])
