@@ -276,6 +276,10 @@ class SegmentedStore(EngineStore):
         last = self._end_segment(view, reverse=True)
         return _NO_TIME if last is None else last * self.segment_interval_ms
 
+    def has_expired(self, time: int) -> bool:
+        """Whether a row of that time is in no answer to the writer any more."""
+        return time <= self._stream_time - self.retention_ms
+
     def _observe(self, time: int) -> None:
         if time > self._stream_time:
             self._stream_time = time

@@ -279,9 +279,7 @@ class Table:
         key = row if self.encode is None else self.encode(row)
         entry = self.dirty.get(key)
         if entry is None:
-            if self._written_by_others:
-                return self.read(row)
-            entry = self._written.get(key) or self._clean.get(key)
+            entry = None if self._written_by_others else self._at_hand(key)
             if entry is None:
                 return self.read(row)
         value = entry[VALUE]
@@ -335,7 +333,7 @@ class Table:
 
     def find(self, key: Hashable, row: Any) -> Entry:
         """The entry of a row that is not dirty. It stays where it is until it is adopted."""
-        entry = self._written.get(key) or self._clean.get(key)
+        entry = self._at_hand(key)
         if entry is not None and not self._written_by_others:
             return entry
         found = self.read(row)
@@ -350,6 +348,10 @@ class Table:
             again = self.read(row)
             old = None if again is None else again[0]
         return [value, time, old, None, (), row, 0]
+
+    def _at_hand(self, key: Hashable) -> Entry | None:
+        """The entry of a row that is not dirty, if there is one."""
+        return self._written.get(key) or self._clean.get(key)
 
     def adopt(self, key: Hashable, entry: Entry) -> None:
         """Let the entry, with all that is new, be dirty, and no longer where it was. Then make room: others may read
@@ -580,6 +582,10 @@ class _OfOwners(Table):
         """Key → the places in time of its rows that were put and are dirty, in order."""
 
     @abstractmethod
+    def _time_of(self, window: Window) -> int:
+        """By what its row expires in the store."""
+
+    @abstractmethod
     def _place_of(self, window: Window) -> Any:
         """By what the rows of a key are in order."""
 
@@ -589,6 +595,16 @@ class _OfOwners(Table):
 
     def _row_bytes(self, row: Windowed[Any]) -> int:
         return _WINDOW_BYTES + size_of(row.key)
+
+    def _at_hand(self, key: Hashable) -> Entry | None:
+        """What is clean goes when it expires in the store: else what is found would tell of a restart."""
+        entry = super()._at_hand(key)
+        if entry is None or key in self._written:
+            return entry
+        if self.store.inner.has_expired(self._time_of(entry[ROW].window)):
+            self._let_go(key, entry)
+            return None
+        return entry
 
     def _came(self, row: Windowed[Any]) -> None:
         insort(self._owned.setdefault(self.key_of(row.key), []), self._place_of(row.window))
@@ -617,6 +633,9 @@ class _OfOwners(Table):
 
 class WindowTable(_OfOwners):
     """A table of windows."""
+
+    def _time_of(self, window: Window) -> int:
+        return window.start
 
     def _place_of(self, window: Window) -> int:
         return window.start
@@ -650,6 +669,9 @@ class SessionTable(_OfOwners):
     def get(self, row: Windowed[Any]) -> Found:
         found = super().get(row)
         return None if found is None else (found[0], row.window.end)
+
+    def _time_of(self, window: Window) -> int:
+        return window.end
 
     def _place_of(self, window: Window) -> tuple[int, int]:
         return window.end, window.start

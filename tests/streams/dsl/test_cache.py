@@ -17,6 +17,7 @@ from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Window, Windowed
 from store.streams.dsl import (
+    KTable,
     Materialized,
     ProcessorContext,
     SessionWindows,
@@ -249,6 +250,57 @@ def test_whatever_a_processor_writes_to_a_table_is_what_the_next_record_is_added
         output(running)
         pipe(running, [("writes", "a", 1, 1), ("in", "a", 3, 2)])
         assert output(running) == [("a", found + 3, 2)]
+
+
+LATER = 10**9
+JOINED: dict[str, Callable[[StreamsBuilder, str], KTable]] = {
+    "windows": lambda b, topic: (
+        b.stream(topic).group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(10)).count()
+    ),
+    "sliding windows": lambda b, topic: (
+        b.stream(topic)
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_with_no_grace(10))
+        .count()
+    ),
+    "sessions": lambda b, topic: (
+        b.stream(topic).group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(10)).count()
+    ),
+}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "restarted"])
+@pytest.mark.parametrize("name", JOINED)
+def test_a_join_finds_what_has_expired_no_more(name: str, restarted: bool) -> None:
+    def build(b: StreamsBuilder) -> None:
+        windows = JOINED[name]
+        joined = windows(b, "one").left_join(windows(b, "other"), lambda one, other: [one, other])
+        joined.to_stream(lambda key, _: key.key).to("out")
+
+    with driver(build, CACHED) as running:
+        pipe(running, [("other", "a", 1, 1), ("other", "b", 1, LATER)])
+        if restarted:
+            running.crash()
+        pipe(running, [("one", "a", 1, 1)])
+        assert [value for _, value, _ in output(running)] == [[1, None]]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "restarted"])
+def test_a_window_that_has_expired_begins_anew_in_a_group_that_is_behind(restarted: bool) -> None:
+    def build(b: StreamsBuilder) -> None:
+        one, other = b.stream("one").group_by_key(), b.stream("other").group_by_key()
+        both = one.cogroup(lambda _, value, agg: agg + value).cogroup(
+            other, lambda _, value, agg: agg + value
+        )
+        windows = both.windowed_by(TimeWindows.of_size_with_no_grace(10))
+        windows.aggregate(int).to_stream(lambda key, _: key.key).to("out")
+
+    with driver(build, CACHED) as running:
+        pipe(running, [("one", "a", 1, 1), ("other", "b", 1, LATER)])
+        if restarted:
+            running.crash()
+        pipe(running, [("one", "a", 10, 3)])
+        assert output(running)[-1] == ("a", 10, 3)
 
 
 WRITTEN_PAST: dict[str, tuple[Callable[[StreamsBuilder], Any], Callable[[Any, Any], None]]] = {
