@@ -806,6 +806,8 @@ class KTable:
         """How the value of a key is found, now; for joins."""
         if not self.kept and self._view is None:
             self.keep()
+        if isinstance(self.node.operator, OnWindowClose):
+            return self.node.operator.getter(self.node.name)
         if self.kept:
             assert self._store is not None
             return FromStore(self._store.name)

@@ -7,7 +7,8 @@ dropped, as Kafka Streams documents it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,8 +17,8 @@ from sortedcontainers import SortedDict
 from store.serdes import Serde
 from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
-from store.streams.dsl.operators import NO_KEY_OR_VALUE, at_hand, folding
-from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, large_bytes, own
+from store.streams.dsl.operators import NO_KEY_OR_VALUE, View, at_hand, folding
+from store.streams.dsl.record_cache import Found, SessionTable, Table, WindowTable, large_bytes, own
 from store.streams.dsl.windows import (
     SessionWindowedSerde,
     SessionWindows,
@@ -130,6 +131,86 @@ class Unclosed:
         return [row for time in self._rows.irange(maximum=now) for row in self._rows[time].values()]
 
 
+class Emitted:
+    """Which windows an `OnWindowClose` has forwarded: those that are closed at its stream time; and, while a record
+    closes some that this does not count yet, those of them that had their turn."""
+
+    def __init__(self, place: Place, operator: str, table: Table, windows: Windows) -> None:
+        self._times = place.task.observed
+        self._operator = operator
+        self._identify = table.identify
+        self._sessions = isinstance(windows, SessionWindows)
+        self.wait_ms = closed_after_ms(windows)
+        """After the end of a session, and after the start of another window."""
+        if not isinstance(windows, SessionWindows):
+            self.wait_ms += size_of_windows(windows)
+        self._had_their_turn: set[Hashable] = set()
+        self._on_its_way: Hashable = None
+
+    def closes(self, row: Windowed[Any]) -> int:
+        """At which stream time a window is closed."""
+        return (row.window.end if self._sessions else row.window.start) + self.wait_ms
+
+    def has(self, row: Windowed[Any], *, to_all: bool) -> bool:
+        """Whether a window has been forwarded: to all operators, or to some at least."""
+        if self.closes(row) <= self._times.get(self._operator, -1):
+            return True
+        key = self._identify(row)
+        return key in self._had_their_turn and not (to_all and key == self._on_its_way)
+
+    @contextmanager
+    def forwarding(self, row: Windowed[Any]) -> Iterator[None]:
+        """A window that is closed by the record on its way is forwarded while the block runs."""
+        self._on_its_way = self._identify(row)
+        self._had_their_turn.add(self._on_its_way)
+        try:
+            yield
+        finally:
+            self._on_its_way = None
+
+    def counted(self) -> None:
+        """All that the record closes has been forwarded, and the stream time is to count it."""
+        self._had_their_turn.clear()
+
+
+def _emitted(place: Place, operator: str, store: str, windows: Windows) -> Emitted:
+    """That of the task, which those who look windows up have too."""
+    emitted: Emitted | None = place.graph.shared.get(store)
+    if emitted is None:
+        emitted = place.graph.shared[store] = Emitted(place, operator, place.table(store), windows)
+    return emitted
+
+
+@dataclass(frozen=True)
+class FromClosed:
+    """The value of a window that has been forwarded when it was closed; of an open one nothing."""
+
+    operator: str
+    store: str
+    windows: Windows
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (self.store,)
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        return self._getter(place, to_all=False)
+
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        raise NotImplementedError("a table of windows has no versions")
+
+    def view(self, place: Place) -> View:
+        identify = place.table(self.store).identify
+        return View(None, self._getter(place, to_all=True), self.bind(place), _stays, identify)
+
+    def _getter(self, place: Place, *, to_all: bool) -> Callable[[Any], Found]:
+        emitted, get = _emitted(place, self.operator, self.store, self.windows), place.table(self.store).get
+        return lambda row: get(row) if emitted.has(row, to_all=to_all) else None
+
+
+def _stays(_row: Any) -> None: ...
+
+
 @dataclass
 class OnWindowClose:
     """An aggregate that forwards each result once, when its window is closed (`EmitStrategy.ON_WINDOW_CLOSE`).
@@ -150,24 +231,24 @@ class OnWindowClose:
     def windows(self) -> Windows:
         return self.aggregate.windows
 
+    def getter(self, name: str) -> FromClosed:
+        """How windows are found, where that is the name of this operator."""
+        return FromClosed(name, self.aggregate.store, self.windows)
+
     def bind(self, place: Place) -> Forward:
         forward, name, times = place.forward, place.name, place.task.observed
         table, windows = place.table(self.aggregate.store), self.windows
         sessions = isinstance(windows, SessionWindows)
-        # After the end of a session, and after the start of another window.
-        wait = closed_after_ms(windows)
-        wait += 0 if isinstance(windows, SessionWindows) else size_of_windows(windows)
+        emitted = _emitted(place, name, self.aggregate.store, windows)
+        wait, take = emitted.wait_ms, place.graph.flight.take
         store: Any = place.task.own_stores[self.aggregate.store]
         find = store.find_sessions_ending if sessions else store.fetch_all
 
         def closed_between(before: int, now: int) -> Any:
             return find(max(0, before - wait + 1), now - wait)
 
-        def closes(row: Windowed[Any]) -> int:
-            return (row.window.end if sessions else row.window.start) + wait
-
         span = default_segment_interval_ms(self.retention_ms) // _SPANS
-        unclosed = Unclosed(table, closed_between, closes, span, place.observed_before(name))
+        unclosed = Unclosed(table, closed_between, emitted.closes, span, place.observed_before(name))
         process = self.aggregate.bind(place.with_children({name: unclosed.note}))
         read, row_bytes, value_bytes = table.read, self.key_serde.serialize, self.value_serde.serialize
         key_bytes = self.key_serde.inner.serialize
@@ -181,12 +262,14 @@ class OnWindowClose:
                 found = read(row)
                 if found is not None:
                     release(row, *found, headers)
+            emitted.counted()
 
         def release(row: Windowed[Any], value: Any, time: int, headers: Headers) -> None:
             def held() -> Record:
                 return result_of(row_bytes(row), value_bytes(value), time, headers)
 
-            place.release(held, forward, row, value, None, time, headers)
+            with emitted.forwarding(row):
+                place.release(held, take, forward, row, value, None, time, headers)
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             before = times.get(name, -1)

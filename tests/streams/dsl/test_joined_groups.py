@@ -1,4 +1,4 @@
-"""Joins of tables that are grouped, beside a reference, with caches, commits and kills at random."""
+"""Joins of tables that are grouped, beside a reference or what they say, with caches, commits and kills at random."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ import pytest
 from store.config import StreamsConfig
 from store.serdes import JsonSerde, StrSerde
 from store.streams.application import Application
-from store.streams.dsl import ProcessorContext, StreamRecord, StreamsBuilder
+from store.streams.dsl import (
+    EmitStrategy,
+    Materialized,
+    ProcessorContext,
+    SessionWindows,
+    SlidingWindows,
+    StreamRecord,
+    StreamsBuilder,
+    TimeWindows,
+)
 from tests.streams.dsl.crashing import Process, run_at_random
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -102,3 +112,87 @@ def test_each_row_is_in_one_group_once(kind: str, joiner: str, cache: int) -> No
         latest = {key.decode(): json.loads(value) for key, value in process.latest("out").items()}
         found = {key: group for key, group in latest.items() if group != [0, 0]}
         assert found == expected(kind, joiner, tables), f"seed {seed}: {records}"
+
+
+WINDOWS: dict[str, Any] = {
+    "windows": TimeWindows.of_size(10, grace=5),
+    "hopping windows": TimeWindows.of_size(10, grace=5).advance_by(5),
+    "sliding windows": SlidingWindows.of_time_difference(10, grace=5),
+    "sessions": SessionWindows.with_inactivity_gap(5, grace=5),
+}
+
+
+def of_windows(kind: str, windows: str, strategies: str) -> Application:
+    made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    left, right = (
+        made.stream(topic)
+        .group_by_key()
+        .windowed_by(WINDOWS[windows])
+        .emit_strategy(EmitStrategy[f"ON_WINDOW_{strategy}"])
+        .reduce(int.__add__, materialized=Materialized(topic, retention=1_000_000))
+        for topic, strategy in zip(("left", "right"), strategies.split(), strict=True)
+    )
+    joined = getattr(left, kind)(right, add)
+    joined.to_stream().to("joined")
+    groups = joined.group_by(lambda _, value: (str(value % 3), value))
+    sums = groups.aggregate(
+        lambda: [0, 0],
+        lambda _, value, group: [group[0] + value, group[1] + 1],
+        lambda _, value, group: [group[0] - value, group[1] - 1],
+        materialized="sums",
+    )
+    sums.to_stream().to("out")
+    return made.build()
+
+
+@pytest.mark.parametrize("strategies", ["CLOSE CLOSE", "CLOSE UPDATE", "UPDATE CLOSE"])
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("kind", HAS)
+@pytest.mark.parametrize("cache", [0, 2_000, 1 << 20])
+def test_a_group_has_what_a_join_with_windows_that_come_out_when_they_are_closed_has_said_last(
+    kind: str, windows: str, strategies: str, cache: int
+) -> None:
+    for seed in range(5):
+        random = Random(seed)
+        config = StreamsConfig(statestore_cache_max_bytes=cache, commit_records=random.choice([1, 3, 1_000]))
+        process = Process(of_windows(kind, windows, strategies), random.choice([1, 2]), config)
+        records: list[tuple[str, bytes | None, bytes | None, int]] = []
+        for number in range(30):
+            topic, key = random.choice([b"left", b"right"]), random.choice([b"x", b"y"])
+            value = json.dumps(random.randint(0, 5)).encode()
+            records.append((topic.decode(), key, value, 1_000 + 2 * number - random.choice([0, 0, 3, 9])))
+        run_at_random(process, records, seed)
+        expected: dict[str, list[int]] = {}
+        for said in process.latest("joined").values():
+            value = json.loads(said)
+            group = expected.setdefault(str(value % 3), [0, 0])
+            group[0] += value
+            group[1] += 1
+        latest = {key.decode(): json.loads(value) for key, value in process.latest("out").items()}
+        assert {key: group for key, group in latest.items() if group != [0, 0]} == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED], ids=["cached", "at once"])
+def test_a_join_finds_no_window_that_is_to_come_out_when_it_is_closed(config: dict[str, int]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        left, right = (b.stream(topic).group_by_key().windowed_by(WINDOWS["windows"]) for topic in "ab")
+        closed = left.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
+        joined = right.count().left_join(closed, lambda one, other: [one, other])
+        joined.to_stream(lambda key, _: key.key).to("out")
+
+    with driver(build, config) as running:
+        pipe(running, [("a", "k", 1, 1), ("b", "k", 1, 1), ("a", "z", 1, 15), ("b", "k", 1, 2)])
+        assert [value for _, value, _ in output(running)] == [[1, None], [1, 1], [2, 1]]
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED], ids=["cached", "at once"])
+def test_a_window_that_comes_out_finds_itself_where_it_came_from(config: dict[str, int]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        windows = b.stream("in").group_by_key().windowed_by(WINDOWS["windows"])
+        closed = windows.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
+        found = closed.to_stream().left_join_table(closed, lambda one, other: [one, other])
+        found.select_key(lambda key, _: key.key).to("out")
+
+    with driver(build, config) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "b", 1, 1), ("in", "z", 1, 15)])
+        assert [(key, value) for key, value, _ in output(running)] == [("a", [1, 1]), ("b", [1, 1])]
