@@ -920,7 +920,8 @@ class TableJoin:
     The other one may have an update of the same key held back, which the result has then before it is forwarded. So
     that is forwarded once this update has come to all operators, and each side notes what the result has of it: of
     the other side's update, when it comes, nothing is new. Old values are what the result had, not what it would have
-    had with the other side's value of now.
+    had with the other side's value of now: as far as all that changes what is found there is forwarded. A window that
+    expires in the other side's store is not, and what a processor writes there is not either.
     """
 
     join: str
