@@ -467,20 +467,15 @@ class Worker:
                 self._drop(partition, error)
                 raise
 
-    def _commits(
-        self, partitions: Collection[int], *, last: bool = False
-    ) -> Iterator[tuple[int, Callable[[], None]]]:
-        """The commits of these tasks, each when it is asked for. Is it their `last` one, what they have only passed
-        over is committed too: retention may take all that there was while nobody runs, and whoever is opened then would
-        have to say that it is lost.
+    def _commits(self, partitions: Collection[int]) -> Iterator[tuple[int, Callable[[], None]]]:
+        """The commits of these tasks, each when it is asked for.
 
         Not side by side: this may be part of a rebalance, and until that is over the member's client answers no thread
         but the one that was told of it.
         """
         for partition in list(partitions):
             enter(self._topology.task_id(partition))
-            task = self.tasks[partition]
-            yield partition, task.refresh_positions if last and task.has_passed_over else task.commit
+            yield partition, self.tasks[partition].commit
 
     def abandon(self) -> None:
         """Let go of all tasks and copies without a commit: they are others' by now."""
@@ -501,9 +496,7 @@ class Worker:
         """
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
-        for partition, commit in self._commits(
-            [one for one in self.tasks if one not in partitions], last=True
-        ):
+        for partition, commit in self._commits([one for one in self.tasks if one not in partitions]):
             try:
                 commit()
             except CrashproofError as error:
@@ -564,9 +557,7 @@ class Worker:
 
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
-        for partition, commit in self._commits(
-            [one for one in self.tasks if one not in self._aborts], last=True
-        ):
+        for partition, commit in self._commits([one for one in self.tasks if one not in self._aborts]):
             try:
                 commit()
             except FencedError as error:

@@ -85,21 +85,6 @@ def test_a_task_goes_on_where_retention_has_taken_all_that_there_was() -> None:
     second.close()
 
 
-@pytest.mark.parametrize("how", ["is given away", "stops"])
-def test_a_task_that_is_let_go_commits_what_it_has_passed_over(how: str) -> None:
-    cluster = Cluster()
-    worker = cluster.worker(StreamsConfig.of({"commit.records": 1}))
-    written_in_transactions(cluster, b"a")
-    drain(worker)
-    assert position(cluster) == 1
-    if how == "stops":
-        worker.run(lambda: True)
-    else:
-        worker.assign(())
-        worker.close()
-    assert position(cluster) == 2
-
-
 def test_records_that_retention_took_unread_are_still_told_of() -> None:
     cluster = Cluster()
     end = written_in_transactions(cluster, b"a", b"b")
