@@ -937,8 +937,8 @@ class Task:
             )
 
     def _check_all_positions(self, committed: Mapping[TopicPartition, int | None]) -> None:
-        """Every commit has the positions in all inputs, and notes beside each which topics those are. So one that lacks,
-        of a topic that is noted beside another, was there. For stores that hold no positions, as those that were
+        """Every commit has the positions in all inputs, and notes beside each which topics those are: one that lacks,
+        in a topic that is noted beside another, was there. For stores that hold no positions, such as those that were
         restored from nothing."""
         group, of_all = self.topology.application_id, self._said.values()
         lost = [
