@@ -73,9 +73,9 @@ MUTANTS = (
         (
             Edit(
                 f"{_STANDBY}._follow",
-                "            place.take(fetch, began)\n",
+                "            place.take(fetch, began, self._clock.time_ms())\n",
                 "            place.take(fetch._replace(records=[one for one in fetch.records "
-                "if one.value is not None]), began)\n",
+                "if one.value is not None]), began, self._clock.time_ms())\n",
             ),
         ),
     ),

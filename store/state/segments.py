@@ -276,10 +276,6 @@ class SegmentedStore(EngineStore):
         last = self._end_segment(view, reverse=True)
         return _NO_TIME if last is None else last * self.segment_interval_ms
 
-    def has_expired(self, time: int) -> bool:
-        """Whether a row of that time is in no answer to the writer any more."""
-        return time <= self._stream_time - self.retention_ms
-
     def _observe(self, time: int) -> None:
         if time > self._stream_time:
             self._stream_time = time
@@ -308,6 +304,11 @@ class SegmentedStore(EngineStore):
                 f"and rebuilt from its changelog"
             )
         return segment
+
+
+def has_expired(store: SegmentedStore, time: int) -> bool:
+    """Whether a row of that time is in no answer to the store's writer any more."""
+    return time <= store._stream_time - store.retention_ms
 
 
 class SegmentedReads:

@@ -36,7 +36,7 @@ from store.state.metered import (
     MeteredVersionedKeyValueStore,
 )
 from store.state.protocol import StateStore
-from store.state.segments import SegmentedStore
+from store.state.segments import SegmentedStore, has_expired
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED
 from store.state.windowed import LATEST, Window, Windowed
@@ -604,7 +604,7 @@ class _OfOwners(Table):
             return entry
         store = self.store.inner
         # A store of somebody's own does not say what has expired in it, so it is asked for the row.
-        if not isinstance(store, SegmentedStore) or store.has_expired(self._time_of(entry[ROW].window)):
+        if not isinstance(store, SegmentedStore) or has_expired(store, self._time_of(entry[ROW].window)):
             self._let_go(key, entry)
             return None
         return entry
