@@ -278,7 +278,7 @@ def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("skip", "there is no such class"),
+        (":Handler", "there is no such class"),
         ("no.such:Handler", "there is no such class: No module"),
         (dict, r"a class with handle_error\(context, error\)"),
         (f"{__name__}:Needy", "cannot be constructed without arguments"),
