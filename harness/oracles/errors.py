@@ -243,6 +243,12 @@ class _Ledger:
             and incarnation in self._open
             and not self._may_drop(incarnation)
             and not self._may_be_refused(incarnation)
+            # A host, or a thread, that is asked to end only logs that a task was taken over.
+            and not (
+                incarnation in self._stopping
+                and self._schedule.runtime is not Runtime.WORKER
+                and self._overtaken(event.task, incarnation)
+            )
             # By a clock that was wrong its transaction has run out of time, and nobody has taken it over.
             and not (
                 self._jumped
