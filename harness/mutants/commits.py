@@ -129,8 +129,16 @@ MUTANTS = (
     Mutant(
         "abort-behind-a-single-record",
         OWN,
-        "An abort does not wait for a commit of which a partition has a single record, and takes it along.",
-        (Edit(f"{_TASK}._check_last_commit", "if end <= last:", "if end < last:"),),
+        "An abort does not wait for a commit of which a partition has a single record, nor for its positions, and "
+        "takes it along.",
+        (
+            Edit(
+                f"{_TASK}._check_last_commit",
+                "if end <= last:",
+                "if end < last:",
+                also=(("if self._positions_acknowledged:", "if False:"),),
+            ),
+        ),
     ),
     Mutant(
         "abort-asks-for-the-last-commit-alone",

@@ -169,11 +169,11 @@ class Reader(Protocol):
         isolation level) was reached; then `next_offset` is that end. `more` says whether it was one of the two bounds.
         """
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:
         """The group's committed position, None if it never committed one.
 
         Never a pending one: while a transaction holds an offset of this partition this raises
-        `RetriableError`.
+        `RetriableError`. Unless `stable`: then it is what the last commit has left, and nothing is waited for.
         """
 
     def close(self) -> None:

@@ -279,6 +279,8 @@ class Task:
         self._acknowledged: dict[TopicPartition, int] = {}
         """The last offset of each partition that commits of this incarnation are acknowledged up to, and that none has
         been seen to be visible up to."""
+        self._positions_acknowledged = False
+        """Whether there was one since all of them were seen."""
         self._changelogs = frozenset(
             [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
@@ -1420,6 +1422,7 @@ class Task:
         # From here to the end of this method the stores are behind Kafka.
         self._state = _State.MUST_CLOSE
         self._acknowledged |= ends
+        self._positions_acknowledged = True
         reach(Point.KAFKA_COMMITTED)
         self._commit_stores(ends)
         self._committed_all()
@@ -1562,8 +1565,8 @@ class Task:
     def _confirm_last_commit(self) -> None:
         """Wait until all acknowledged commits are visible (point 4 of the argument above).
 
-        Asked of the partitions that hold data. The group's position cannot be asked for here: the offsets of the
-        transaction about to be aborted hide it.
+        Asked of the partitions that hold data, and of the group for what the last commit has left: its stable position
+        is hidden by the offsets of the transaction about to be aborted.
         """
         try:
             self._retry(self._check_last_commit, limit_ms=self._config.transaction_timeout_ms)
@@ -1581,7 +1584,14 @@ class Task:
                 raise
             if end <= last:
                 raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+        if self._positions_acknowledged:
+            group = self.topology.application_id
+            for tp, position in self._committed.items():
+                now = reader.committed(group, tp, stable=False)
+                if now is None or now < position:
+                    raise RetriableError(f"the commit of {tp} at {position} is not visible yet")
         self._acknowledged.clear()
+        self._positions_acknowledged = False
 
     def last_commit_is_visible(self) -> bool:
         """Whether `abort` would not wait. Other producers' open transactions in the same outputs may hide a commit,

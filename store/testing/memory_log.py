@@ -235,7 +235,7 @@ class MemoryReader:
             offset += 1
         return Fetch(found, offset, more=offset < end)
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
         known = self._log._positions.get((group_id, tp))
         return None if known is None else known[0]
 

@@ -129,7 +129,7 @@ class FileLog:
     def partitions(self, topic: str) -> int:
         raise AssertionError(topic)
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
         raise AssertionError((group_id, tp))
 
     def close(self) -> None: ...

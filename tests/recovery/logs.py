@@ -53,7 +53,7 @@ class WrittenLog:
     def partitions(self, topic: str) -> int:
         raise AssertionError(topic)
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
         raise AssertionError((group_id, tp))
 
     def close(self) -> None: ...
@@ -99,7 +99,7 @@ class Changelogs:
     def partitions(self, topic: str) -> int:
         raise AssertionError(topic)
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
         raise AssertionError((group_id, tp))
 
     def close(self) -> None: ...

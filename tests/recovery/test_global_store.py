@@ -90,7 +90,7 @@ class Topic:
             raise RetriableError("no broker answers")
         return self.logs[tp.partition].read(tp, offset, max_records, isolation)
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
         raise AssertionError((group_id, tp))
 
     def close(self) -> None: ...

@@ -152,7 +152,7 @@ def let_the_offset_committed_last_win(patch: pytest.MonkeyPatch) -> None:
 
 
 def show_the_old_position_while_one_is_pending(patch: pytest.MonkeyPatch) -> None:
-    def committed(reader: sim.SimReader, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(reader: sim.SimReader, group_id: str, tp: TopicPartition, **_: bool) -> int | None:
         return reader._broker.committed_offsets(group_id).get(tp)
 
     patch.setattr(sim.SimReader, "committed", committed)

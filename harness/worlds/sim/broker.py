@@ -1140,13 +1140,13 @@ class SimReader:
                 return Fetch(records[:1], records[0].offset + 1, more=True)
         return fetch
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:
         if self._closed:
             self._refuse()
         group = self._broker._groups.get(group_id)
         if group is None:
             return None
-        for sent in group.pending.values():
+        for sent in group.pending.values() if stable else ():
             if tp in sent:
                 raise RetriableError(
                     f"the position of group {group_id!r} in {tp} is pending in a transaction; ask again"

@@ -155,8 +155,8 @@ class KafkaReader:
             if inflow.kept or inflow.served > positions[inflow.place] or not inflow.at_end
         }
 
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
-        offset = self._committed(group_id, tp).offset
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:
+        offset = self._committed(group_id, tp, stable).offset
         return offset if offset >= 0 else None
 
     def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
