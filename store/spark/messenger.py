@@ -93,8 +93,7 @@ def dismiss(deployment: Deployment, slot: int) -> None:
     another one for this start of the query: an attempt that Spark has given up may still be about to."""
     place = _place(deployment, slot)
     try:
-        make_private(place.parent.parent)
-        place.parent.mkdir(exist_ok=True)
+        _make_directory(place)
         replace_file(over(place), deployment.run.encode())
     except OSError as error:
         # Who is about to start one can hardly do so either. If he does, it ends with its lease.
@@ -107,6 +106,12 @@ def dismiss(deployment: Deployment, slot: int) -> None:
 def _place(deployment: Deployment, slot: int) -> Path:
     directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
     return directory / f"slot-{slot}.json"
+
+
+def _make_directory(place: Path) -> None:
+    """Make the directory of the places of an application's task hosts."""
+    make_private(place.parent.parent)
+    place.parent.mkdir(exist_ok=True)
 
 
 def acknowledge_at_once() -> None:
@@ -163,8 +168,7 @@ def _exclusively(place: Path) -> AbstractContextManager[object]:
     """
     lock = FileLock(place.with_suffix(".lock"), thread_local=False)
     try:
-        make_private(place.parent.parent)
-        place.parent.mkdir(exist_ok=True)
+        _make_directory(place)
         return lock.acquire()
     except OSError as error:
         if error.errno not in _FOR_GOOD:

@@ -1155,10 +1155,7 @@ class SimReader:
         return None if committed is None else committed[1]
 
     def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
-        if stable:
-            self.committed(group_id, tp)
-        elif self._closed:
-            self._refuse()
+        self.committed(group_id, tp, stable=stable)
         group = self._broker._groups.get(group_id)
         if group is None or tp not in group.committed:
             return ""
