@@ -13,6 +13,7 @@ from store.serdes import JsonSerde, StrSerde
 from store.streams.application import Application
 from store.streams.dsl import (
     EmitStrategy,
+    KTable,
     Materialized,
     ProcessorContext,
     SessionWindows,
@@ -58,10 +59,8 @@ class Reading:
             store.get(record.key)
 
 
-def application(kind: str, joiner: str) -> Application:
-    made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
-    left, right = made.table("left", materialized="l"), made.table("right", materialized="r")
-    joined = getattr(left, kind)(right, JOINERS[joiner])
+def add_up(joined: KTable) -> None:
+    """Have `out` say of each group what its values come to, and how many they are."""
     groups = joined.group_by(lambda _, value: (str(value % 3), value))
     sums = groups.aggregate(
         lambda: [0, 0],
@@ -70,6 +69,13 @@ def application(kind: str, joiner: str) -> Application:
         materialized="sums",
     )
     sums.to_stream().to("out")
+
+
+def application(kind: str, joiner: str) -> Application:
+    made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    left, right = made.table("left", materialized="l"), made.table("right", materialized="r")
+    joined = getattr(left, kind)(right, JOINERS[joiner])
+    add_up(joined)
     made.stream("read").process(Reading, "l", "r")
     return made.build()
 
@@ -134,14 +140,7 @@ def of_windows(kind: str, windows: str, strategies: str) -> Application:
     )
     joined = getattr(left, kind)(right, add)
     joined.to_stream().to("joined")
-    groups = joined.group_by(lambda _, value: (str(value % 3), value))
-    sums = groups.aggregate(
-        lambda: [0, 0],
-        lambda _, value, group: [group[0] + value, group[1] + 1],
-        lambda _, value, group: [group[0] - value, group[1] - 1],
-        materialized="sums",
-    )
-    sums.to_stream().to("out")
+    add_up(joined)
     return made.build()
 
 
