@@ -189,4 +189,50 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "windows-are-found-before-they-are-closed",
+        OWN,
+        "A join finds the result of a window that is forwarded when it is closed, and is still open.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:FromClosed._getter",
+                "get(row) if emitted.has(row, to_all=to_all) else None",
+                "get(row)",
+            ),
+        ),
+    ),
+    Mutant(
+        "windows-are-found-after-the-record-that-closes-them",
+        OWN,
+        "A join does not find the result of a window that is forwarded just now.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:Emitted.forwarding",
+                "self._had_their_turn.add(self._on_its_way)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-window-on-its-way-is-taken-for-known",
+        OWN,
+        "What is forwarded when a window is closed takes itself back where it is grouped behind a join.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:Emitted.has", " and not (to_all and key == self._on_its_way)", ""
+            ),
+        ),
+    ),
+    Mutant(
+        "a-closed-window-was-there-before",
+        OWN,
+        "A window that is forwarded when it is closed is said to have had that result before.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:OnWindowClose.bind",
+                "row, value, None, time, headers)",
+                "row, value, value, time, headers)",
+            ),
+        ),
+    ),
 )

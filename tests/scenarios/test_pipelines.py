@@ -106,6 +106,7 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         "limits",
         "notices",
         "orders_payments",
+        "peaks",
         "readings",
         "reconciliation",
         "refusals",
