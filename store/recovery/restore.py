@@ -107,6 +107,8 @@ class RestoreSettings:
     """Records per read and write."""
     patience_s: float = 60.0
     """Seconds to wait, each time, for the log to settle or to answer."""
+    answer_s: float | None = None
+    """Seconds to wait for an answer, where others wait meanwhile; None: as long as for anything."""
     clock: Clock = field(default_factory=SystemClock)
     listener: RestoreListener | None = None
     breaks_off: Callable[[bool], bool] = lambda _: False
@@ -200,7 +202,7 @@ def restore(
     """
     settings = settings or RestoreSettings()
     clock, listener = settings.clock, settings.listener
-    waiting = _Patience(clock, settings.patience_s)
+    waiting = _Patience(clock, settings.patience_s, settings.answer_s)
     began = clock.time_ms()
     place = Place(store, changelog, offsets, tombstone_retention_ms, last_logged, vouched=vouched)
 
@@ -473,25 +475,26 @@ class Place:
 class _Patience:
     """Repeats a call that may be repeated, until it succeeds or the time for it is over."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: Clock, seconds: float, answer_s: float | None) -> None:
         self._clock = clock
         self._seconds = seconds
+        self._answer_s = seconds if answer_s is None else answer_s
 
     def until(self, call: Callable[[], T | None]) -> T | None:
         """What `call` returns once that is not None; None when the time is over.
 
-        A `RetriableError` counts as None, but is raised when the time is over.
+        A `RetriableError` counts as None, but is raised when the time is over, or that for an answer.
         """
-        deadline: float | None = None
+        began: float | None = None
         while True:
             now = self._clock.monotonic()
-            if deadline is None:
-                deadline = now + self._seconds
-            late = now >= deadline
+            if began is None:
+                began = now
+            late = now >= began + self._seconds
             try:
                 result = call()
             except RetriableError:
-                if late:
+                if late or now >= began + self._answer_s:
                     raise
                 result = None
             if result is not None or late:

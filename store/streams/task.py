@@ -199,13 +199,16 @@ class Task:
         faults: Faults | None = None,
         handlers: Handlers | None = None,
         breaks_off: Callable[[bool], bool] = lambda _: False,
+        answer_s: float | None = None,
         thread_id: str = "main",
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it, until
         `share_memory` says another number. `global_stores` are those of the topology, open, and stay the caller's;
         `ConfigError` when one is missing. `faults` are those of this task's earlier incarnations in this process: what
         handlers have decided (`store.streams.handlers`). `handlers` are those of `config`, where they outlive the task.
-        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. Metrics are told of `thread_id`."""
+        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. For `answer_s` it waits for each answer
+        while it is opened, None: for `task.timeout.ms`. Metrics are told of `thread_id`."""
+        self._answer_s = answer_s
         self._handlers = Handlers.of(config) if handlers is None else handlers
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
         self._faults = faults if faults is not None else Faults()
@@ -373,6 +376,7 @@ class Task:
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
+            self._answer_s = None
             reach(Point.RESTORED)
         except BaseException:
             self._exit.close()
@@ -770,6 +774,7 @@ class Task:
         return RestoreSettings(
             self._config.restore_batch_records,
             _PATIENCE_S + left,
+            self._answer_s,
             self._clock,
             self._listener,
             self._breaks_off,
@@ -1051,8 +1056,8 @@ class Task:
         return self._state is _State.RUNNING and self._positions != self._committed
 
     def committed_position(self, tp: TopicPartition) -> int:
-        """The position that Kafka has committed, as this incarnation knows it."""
-        return self._committed[tp]
+        """The position that Kafka has committed, as this incarnation knows it; -1 before it has asked."""
+        return self._committed.get(tp, -1)
 
     def in_time(self, inputs: Iterable[tuple[Sequence[Record], bool]]) -> Iterator[Sequence[Record]]:
         """Records of the inputs, each from its position on, beside whether there are more, in the order in which they
@@ -1620,6 +1625,8 @@ class Task:
     def _retry(self, call: Callable[[], T], *, limit_ms: int | None = None) -> T:
         """Repeat `call` while it says that nothing changed, for at most `task.timeout.ms`."""
         limit = limit_ms or self._config.task_timeout_ms
+        if self._answer_s is not None:
+            limit = min(limit, int(self._answer_s * 1000))
         began: float | None = None
         said = False
         pause = _BACKOFF_S

@@ -91,6 +91,8 @@ INPUTS_S = 60.0
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_KEPT_S = 2 * _LONGEST_PAUSE_S
+"""A task that is lost so long after it was opened again is lost for another reason."""
 
 
 class GroupLog(Log, Groups, Protocol):
@@ -121,6 +123,18 @@ class ThreadStatus(NamedTuple):
     def running(self) -> bool:
         """Whether all that is its to process is open."""
         return not self.rebalancing and len(self.active) == len(self.assigned)
+
+
+class _Reopening(NamedTuple):
+    """A lost task that is opened again after a pause, which grows as long as it does not stay open."""
+
+    at: float
+    """When that is, or was."""
+    pause_s: float
+    done: bool = False
+
+    def is_due(self, now: float) -> bool:
+        return not self.done and self.at <= now
 
 
 class Host:
@@ -165,8 +179,8 @@ class StreamThread:
         self._changed = changed
         self._owned: dict[int, list[int]] | None = None
         """Sub-topology → its partitions that are this member's; None: nobody knows yet, or not any more."""
-        self._again: dict[tuple[int, int], tuple[float, float]] = {}
-        """Lost task → when it is opened again, and the pause before that."""
+        self._again: dict[tuple[int, int], _Reopening] = {}
+        """By sub-topology and partition, the tasks that were lost under this assignment."""
         self._failing: dict[Worker, tuple[float, float]] = {}
         """Worker that gets no answers → since when, and the pause before it tries again."""
         self._waits_since = inf
@@ -371,7 +385,8 @@ class StreamThread:
         try:
             progress = worker.poll(wait_s)
         except TaskLostError:
-            # It has none left; they were told of one by one.
+            # It has none left; they were told of one by one. The brokers answered, or it would not know.
+            self._failing.pop(worker, None)
             return False
         except (RetriableError, UnreachableError) as error:
             self._bear(worker, error)
@@ -393,10 +408,13 @@ class StreamThread:
     def _on_lost(self, topology: Topology) -> Callable[[int, FencedError], None]:
         def on_lost(partition: int, error: FencedError) -> None:
             del error
-            task = topology.ordinal, partition
-            _, pause = self._again.get(task, (0.0, _FIRST_PAUSE_S / 2))
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
-            self._again[task] = self._clock.monotonic() + pause, pause
+            task, now = (topology.ordinal, partition), self._clock.monotonic()
+            before = self._again.get(task)
+            if before is None or now - before.at >= _KEPT_S:
+                pause = _FIRST_PAUSE_S
+            else:
+                pause = min(before.pause_s * 2, _LONGEST_PAUSE_S)
+            self._again[task] = _Reopening(now + pause, pause)
 
         return on_lost
 
@@ -404,14 +422,16 @@ class StreamThread:
         if not self._again or self._owned is None:
             return
         now = self._clock.monotonic()
-        due = {ordinal for (ordinal, _), (when, _) in self._again.items() if 0.0 < when <= now}
+        due = {ordinal for (ordinal, _), one in self._again.items() if one.is_due(now)}
         for ordinal in due:
-            for task, (when, pause) in self._again.items():
-                if task[0] == ordinal and when <= now:
-                    # The pause is remembered, for when it is lost once more.
-                    self._again[task] = 0.0, pause
+            for task, one in self._again.items():
+                if task[0] == ordinal and one.is_due(now):
+                    # It is remembered, for when it is lost once more.
+                    self._again[task] = one._replace(at=now, done=True)
             still = {
-                partition for (one, partition), (when, _) in self._again.items() if one == ordinal and when
+                partition
+                for (other, partition), one in self._again.items()
+                if other == ordinal and not one.done
             }
             mine = [one for one in self._owned[ordinal] if one not in still]
             self._workers[ordinal].assign(mine, self._copies_of(ordinal))

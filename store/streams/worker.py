@@ -28,7 +28,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from store.clock import Clock, Sparingly
 from store.config import StreamsConfig
@@ -76,6 +76,10 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_WAIT_S = 0.1
 _HELD_BACK_S = 0.005
+_ANSWER_S = 10.0
+"""How long a task that is opened waits for an answer while others wait for it."""
+_OTHERS_SHARE = 3
+"""For how many times as long as the last try took others go on before a task is opened that got no answers."""
 _LONGEST_OPENING_S = 1.0
 """A worker that is streaming begins to open tasks for so long in one poll: whoever polls has other things to do."""
 
@@ -102,6 +106,14 @@ class _Inputs(Protocol):
     def partitions(self, topic: str) -> int: ...
 
     def close(self) -> None: ...
+
+
+class _Unopened(NamedTuple):
+    """A task that got no answers when it was opened."""
+
+    since: float
+    again: float
+    pause_s: float
 
 
 class Worker:
@@ -168,6 +180,7 @@ class Worker:
         """Whether something has come to any task in this round, as far as that is known."""
         self._waiting: set[int] = set()
         """Tasks whose directory somebody else holds."""
+        self._unopened: dict[int, _Unopened] = {}
         self._config = config
         self._clock = clock
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
@@ -270,7 +283,7 @@ class Worker:
         # A restore may take longer than a transaction may be open: what is open is committed before.
         held_up = self.opening and any(task.in_transaction for task in self.tasks.values())
         for partition in self._to_open_first(self._partitions):
-            opens = opens_until == inf or self._clock.monotonic() <= opens_until
+            opens = self._tries(partition) and self._clock.monotonic() <= opens_until
             if partition in self.tasks or (opens and not self._broke_off and not held_up):
                 yield partition
 
@@ -439,7 +452,28 @@ class Worker:
     @property
     def opening(self) -> bool:
         """Whether there are tasks that the next steps open."""
-        return len(self.tasks) + len(self._waiting) < len(self._partitions)
+        waiting = self._waiting.union(one for one in self._unopened if not self._tries(one))
+        return len(self.tasks) + len(waiting) < len(self._partitions)
+
+    def _tries(self, partition: int) -> bool:
+        """Whether a task is opened in this round, if it is not open."""
+        unopened = self._unopened.get(partition)
+        return unopened is None or unopened.again <= self._clock.monotonic()
+
+    def _wait_for_brokers(self, partition: int, began: float, error: LogError) -> None:
+        """Let others go on while a task gets no answers that it needs to be opened: each time may take as long as a
+        client waits for them. Raises `LogError` after `task.timeout.ms`."""
+        now = self._clock.monotonic()
+        before = self._unopened.get(partition)
+        if before is None:
+            _log.warning("task %s: %s; trying again", self._topology.task_id(partition), error)
+            before = _Unopened(began, began, _FIRST_PAUSE_S / 2)
+        if now - before.since >= self._config.task_timeout_ms / 1000:
+            raise LogError(
+                f"task {self._topology.task_id(partition)} could not be opened for {now - before.since:.0f} s: {error}"
+            ) from error
+        pause = max(min(before.pause_s * 2, _LONGEST_PAUSE_S), _OTHERS_SHARE * (now - began))
+        self._unopened[partition] = _Unopened(before.since, now + pause, pause)
 
     def _wait_for_directory(self, partition: int, error: StateLockedError) -> None:
         if partition not in self._waiting:
@@ -508,7 +542,9 @@ class Worker:
         self._partitions = partitions
         self._waiting &= set(partitions)
         # Others go on with the rest from their own commits, and this worker from those, should it get a task back.
-        for partition in (self._failures.keys() | self._faults.keys()) - set(partitions):
+        for partition in (self._failures.keys() | self._faults.keys() | self._unopened.keys()) - set(
+            partitions
+        ):
             self._forget(partition)
         # What was lost before is no news under a new assignment.
         self._lost, self._untold = {}, {}
@@ -584,6 +620,7 @@ class Worker:
     def _step(self, partition: int) -> Steps[bool]:
         task = self.tasks.get(partition)
         if task is None:
+            others_wait = self._arrivals is not None and self._ends is None and len(self._partitions) > 1
             task = Task(
                 self._topology,
                 partition,
@@ -598,19 +635,27 @@ class Worker:
                 faults=self._faults.setdefault(partition, Faults()),
                 handlers=self._handlers,
                 breaks_off=self._breaks_off,
+                answer_s=_ANSWER_S if others_wait else None,
                 thread_id=self._thread_id,
             )
+            began = self._clock.monotonic()
             try:
                 task.open()
+            except (RetriableError, UnreachableError) as error:
+                if not others_wait:
+                    raise
+                self._wait_for_brokers(partition, began, error)
+                return False
             except RestoreBrokenOffError as error:
                 _log.info("%s", error)
                 self._broke_off = True
                 return True
-            except StoreCorruptedError as damage:
-                # Its processing begins with reads of its stores.
-                self._begin_anew(partition, task, damage)
+            except (AbortRequiredError, OutcomeUnknownError, FatalLogError, StoreCorruptedError) as error:
+                # It commits where it takes over from another ordinal, and begins with reads of its stores.
+                self._begin_anew(partition, task, error)
                 return True
             self.tasks[partition] = task
+            self._unopened.pop(partition, None)
             if self._ends:
                 self._check_reaches(task)
             self._waiting.discard(partition)
@@ -762,6 +807,7 @@ class Worker:
             if idle_s >= (PASS_OVER_S if task.has_passed_over else REFRESH_POSITIONS_S):
                 task.refresh_positions()
                 self._last_commit[partition] = self._clock.monotonic()
+                self._failures.pop(partition, None)
         return progress
 
     def _count_failure(self, partition: int, task: Task, error: CrashproofError) -> None:
@@ -795,6 +841,7 @@ class Worker:
         """What is known of a task that is others' from now on, open or not, holds no more."""
         self._failures.pop(partition, None)
         self._faults.pop(partition, None)
+        self._unopened.pop(partition, None)
 
     def _give_up(self, partition: int, error: FencedError) -> None:
         _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, FencedError
+from store.errors import AbortRequiredError, ConfigError, FatalLogError, FencedError, OutcomeUnknownError
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
+from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
@@ -142,6 +143,34 @@ def test_a_state_directory_remembers_what_was_written_first(tmp_path: Path) -> N
     assert second.remember(0, "b", instead_of="a") == "b"
     assert first.remember(0, "a") == "b"
     assert StateDirectory(tmp_path, "another").remember(0, "c") == "c"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OutcomeUnknownError("no answer"), AbortRequiredError("to be aborted"), FatalLogError("broken")],
+    ids=["unknown outcome", "abort required", "fatal"],
+)
+def test_a_worker_goes_on_after_an_error_of_the_commit_that_fences_the_former_ordinal(
+    cluster: SimBroker, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[SimProducer] = []
+    log, commit = SimLog(cluster), SimProducer.commit_transaction
+    assert run(log, topology(0), storage()) == 1
+    cluster.append("in", b"k", b"v", partition=0)
+    worker = Worker(topology(1), [0], log, storage(Host(1)), EXACTLY_ONCE, SystemClock())
+
+    def fail_once(producer: SimProducer) -> None:
+        if not failed:
+            failed.append(producer)
+            raise error
+        commit(producer)
+
+    monkeypatch.setattr(SimProducer, "commit_transaction", fail_once)
+    while worker.poll():
+        pass
+    worker.close()
+    assert failed
+    assert len(cluster.visible(TopicPartition("out", 0), RC)) == 2
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)

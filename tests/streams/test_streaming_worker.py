@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import Phase, SimLog, SimReader
+from harness.worlds.sim.broker import Phase, SimLog, SimProducer, SimReader
 from store.config import StreamsConfig
 from store.errors import (
     FencedError,
     InputChangedError,
     LogError,
+    OutcomeUnknownError,
     ProtocolError,
     StateLockedError,
     TaskLostError,
 )
 from store.streams.task import Task
 from store.streams.topology import Context
-from store.streams.worker import REFRESH_POSITIONS_S, UNREACHED_S, Worker
+from store.streams.worker import MOST_FAILURES, REFRESH_POSITIONS_S, UNREACHED_S, Worker
 from store.types import Record, TopicPartition
 from tests.clusters import RC, SINK, SOURCE, STORE, Cluster, pipeline
 
@@ -76,6 +77,28 @@ def test_a_task_that_stood_idle_for_long_goes_on_while_others_have_input() -> No
     worker.poll()
     drain(worker)
     assert outputs(cluster) == 2
+    worker.close()
+
+
+def test_an_idle_task_whose_positions_were_committed_again_has_not_failed_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(keys=[b"a"])
+    worker = streaming(cluster, 1)
+    drain(worker)
+    commit, commits = SimProducer.commit_transaction, []
+
+    def every_second_one(producer: SimProducer) -> None:
+        commits.append(producer)
+        commit(producer)
+        if len(commits) % 2:
+            raise OutcomeUnknownError("no answer")
+
+    monkeypatch.setattr(SimProducer, "commit_transaction", every_second_one)
+    for _ in range(2 * MOST_FAILURES + 10):
+        cluster.clock.sleep(REFRESH_POSITIONS_S)
+        drain(worker)
+    assert len(commits) > 2 * MOST_FAILURES
     worker.close()
 
 

@@ -11,12 +11,20 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog, SimMember
+from harness.worlds.sim.broker import SimBroker, SimLog, SimMember, SimReader
 from harness.worlds.sim.disk import Host as SimHost
 from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
-from store.errors import ConfigError, FencedError, InputChangedError, LogError, UnreachableError
-from store.log import Fetch, GroupMember, TopicSpec
+from store.errors import (
+    ConfigError,
+    FencedError,
+    InputChangedError,
+    LogError,
+    RetriableError,
+    TaskLostError,
+    UnreachableError,
+)
+from store.log import Fetch, GroupMember, Offsets, TopicSpec
 from store.metrics import GROUP, TASK_GROUP, Metrics
 from store.query import KeyQuery
 from store.streams.application import Application
@@ -33,9 +41,9 @@ from store.streams.thread import (
     copies,
 )
 from store.streams.topology import Context
-from store.types import Record, TopicPartition
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import RC, SOURCE, STORE, Cluster, pipeline
+from tests.clusters import CHANGELOG, RC, SOURCE, STORE, Cluster, pipeline
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 UNCACHED = StreamsConfig.of({"commit.interval.ms": 50_000, "statestore.cache.max.bytes": 0})
@@ -619,6 +627,73 @@ def test_a_worker_without_answers_is_borne_as_long_the_second_time(
         cluster.clock.sleep(0.1)
 
 
+def test_a_worker_whose_tasks_were_taken_is_borne_as_long_when_it_has_no_answers_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = thread(cluster)
+    rest(one)
+    errors: list[LogError | TaskLostError] = [
+        RetriableError("no answer"),
+        TaskLostError({0: FencedError("taken over")}),
+        RetriableError("no answer, hours later"),
+    ]
+
+    def poll(_: float) -> bool:
+        raise errors.pop(0)
+
+    (worker,) = one._workers.values()
+    monkeypatch.setattr(worker, "poll", poll)
+    while errors:
+        one.step()
+        cluster.clock.sleep(3600)
+
+
+class WithoutLeader(SimReader):
+    """A reader of a cluster in which one partition has no leader."""
+
+    gone = TopicPartition(CHANGELOG.topic, 1)
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        if tp == self.gone:
+            raise RetriableError(f"{tp}: LEADER_NOT_AVAILABLE")
+        return super().offsets(tp, isolation)
+
+
+def test_a_task_that_gets_no_answers_when_it_is_opened_keeps_no_other_from_its_steps_until_it_ends_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimLog, "reader", lambda log: WithoutLeader(log.broker))
+    one = thread(cluster)
+
+    def others_go_on() -> None:
+        while cluster.clock.now < 1_000:
+            one.step()
+            cluster.clock.sleep(0.1)
+
+    with pytest.raises(LogError, match=r"task 0_1 could not be opened for 3\d\d s: .* LEADER_NOT_AVAILABLE"):
+        others_go_on()
+    assert outputs(cluster) == 6
+    one.close()
+
+
+def test_a_task_that_gets_answers_after_all_is_opened_beside_those_that_went_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimLog, "reader", lambda log: WithoutLeader(log.broker))
+    monkeypatch.setattr(WithoutLeader, "gone", WithoutLeader.gone)
+    one = thread(cluster)
+    while cluster.clock.now < 100:
+        one.step()
+        cluster.clock.sleep(0.1)
+    assert outputs(cluster) == 6
+    monkeypatch.setattr(WithoutLeader, "gone", None)
+    while cluster.clock.now < 200:
+        one.step()
+        cluster.clock.sleep(0.1)
+    assert outputs(cluster) == 8
+    one.close()
+
+
 def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
     one = thread(cluster, log=unreachable(cluster, lambda: True))
 
@@ -627,7 +702,7 @@ def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
             one.step()
             cluster.clock.sleep(0.1)
 
-    with pytest.raises(UnreachableError):
+    with pytest.raises(LogError, match=r"task 0_0 could not be opened for 3\d\d s: nobody is there"):
         wait()
     one.close()
 
@@ -792,6 +867,18 @@ def test_a_task_that_is_lost_over_and_over_is_opened_again_after_pauses_that_gro
         assert one.after(pause - 0.25) == []
         assert one.after(0.25) == [[0, 1, 2, 3]]
         assert one.after(pause) == [], "once for each time that it was lost"
+
+
+def test_the_pause_begins_anew_for_a_task_that_was_open_for_long_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Reopened(cluster, monkeypatch)
+    for pause in (0.5, 1.0, 2.0):
+        one.lose(0)
+        one.after(pause)
+    one.after(60.0)
+    one.lose(0)
+    assert one.after(0.5) == [[0, 1, 2, 3]]
 
 
 def test_a_lost_task_waits_for_its_own_pause_when_another_one_is_opened_again(

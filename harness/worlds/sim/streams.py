@@ -285,7 +285,7 @@ class Member(Holder, Process):
             self._settled = generation, run.broker.now
         if not all(told.thread.status.running for told in self.joined):
             return False
-        if any(when for told in self.joined for when, _ in told.thread._again.values()):
+        if any(not one.done for told in self.joined for one in told.thread._again.values()):
             # A task that it has lost, and that the group leaves it, is opened again in a moment.
             return False
         if not run.config_for(self.actor).num_standby_replicas:
