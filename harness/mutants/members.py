@@ -16,8 +16,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_THREAD}._on_lost",
-                "self._again[task] = self._clock.monotonic() + pause, pause",
-                "self._again.setdefault(task, (self._clock.monotonic() + pause, pause))",
+                "self._again[task] = _Reopening(now + pause, pause)",
+                "self._again.setdefault(task, _Reopening(now + pause, pause))",
             ),
         ),
     ),

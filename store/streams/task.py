@@ -618,9 +618,10 @@ class Task:
             )
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
-        for name, store in self.stores.items():
-            if held[name] == position:
-                continue
+        behind = {name: store for name, store in self.stores.items() if held[name] != position}
+        if behind:
+            self._check_inputs_reach(position, reader)
+        for name, store in behind.items():
             if not self._suppliers[name].logged:
                 _log.warning(
                     "store %s of task %s has no changelog to be restored from: it holds the input up to %s, and "
@@ -632,6 +633,20 @@ class Task:
                     position,
                 )
             store.commit({}, position)
+
+    def _check_inputs_reach(self, position: Mapping[TopicPartition, int], reader: Reader) -> None:
+        """Raise `InputChangedError` for a position beyond the end of its input, before a store says that it holds what
+        is there: it would be ahead of the right position from then on."""
+        for tp, last in position.items():
+            end = self._retry(partial(reader.offsets, tp, IsolationLevel.READ_UNCOMMITTED)).end
+            if last >= end:
+                group = self.topology.application_id
+                raise InputChangedError(
+                    f"the group {group} stands at {last + 1} of {tp}, which ends at {end}: its position was set beyond "
+                    "the end, or the input was made anew or has lost records. Set it back to where it was, with the "
+                    f"application stopped: kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{tp.partition} "
+                    "--reset-offsets --to-offset … --execute; or bring the input back as it was"
+                )
 
     def _last_logged(self, name: str, reader: GroupReader) -> int | None:
         """How far the changelog of a store went with the last commit, as noted with that."""

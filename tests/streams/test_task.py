@@ -791,3 +791,17 @@ def test_a_changelog_that_has_lost_nothing_but_what_was_aborted_is_told_of_with_
     with cluster.task() as task:
         cluster.run(task)
     assert cluster.position() == 1
+
+
+def test_a_position_beyond_the_end_of_the_input_leaves_the_stores_as_they_were() -> None:
+    cluster = Cluster(pipeline(), [b"a", b"b"])
+    with cluster.task() as task:
+        cluster.run(task)
+    cluster.feed(b"a")
+    cluster.broker.commit_offsets("app", {SOURCE: 100})
+    with pytest.raises(InputChangedError, match="stands at 100 of in-0, which ends at 3"):
+        cluster.task().open()
+    cluster.broker.commit_offsets("app", {SOURCE: 2})
+    with cluster.task() as task:
+        cluster.run(task)
+    assert cluster.output()[-1] == (b"a", b"2")
