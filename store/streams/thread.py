@@ -52,6 +52,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     ChangelogLostError,
+    CrashproofError,
     FencedError,
     InputChangedError,
     LogError,
@@ -367,9 +368,18 @@ class StreamThread:
             )
 
     def stop(self) -> None:
-        """Commit, close all tasks and leave the group."""
+        """Commit, close all tasks and leave the group.
+
+        What tasks have only passed over, markers and aborted records, is committed too: retention may take all that
+        there was while nobody runs, and who starts then would have to say that it is lost.
+        """
         self._owned = None
         for worker in self._workers.values():
+            passed_over = [partition for partition, task in worker.tasks.items() if task.has_passed_over]
+            try:
+                worker.refresh_positions(passed_over)
+            except CrashproofError as error:
+                _log.warning("%s: the last positions are not committed: %s", self.name, error)
             worker.assign(())
         self.close()
 

@@ -285,6 +285,29 @@ def test_what_was_processed_is_committed_before_others_get_it(cluster: Cluster) 
     first.close()
 
 
+@pytest.mark.parametrize("config", [LONG, AT_LEAST_ONCE], ids=["exactly once", "at least once"])
+def test_a_thread_that_is_stopped_right_behind_markers_starts_again_where_retention_has_taken_all(
+    config: StreamsConfig,
+) -> None:
+    cluster = Cluster(keys=[b"a"])
+    one = thread(cluster, config)
+    rest(one)
+    producer = SimLog(cluster.broker).producer("upstream", 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(SOURCE.topic, b"aborted", b"", partition=SOURCE.partition)
+    producer.flush()
+    producer.abort_transaction()
+    rest(one)
+    one.stop()
+    cluster.broker.delete_records(SOURCE, 3)
+    cluster.feed(b"b")
+    again = thread(cluster, config)
+    rest(again)
+    assert outputs(cluster) == 2
+    again.stop()
+
+
 def test_what_the_group_gave_away_is_closed_without_a_commit(cluster: Cluster) -> None:
     first = thread(cluster)
     while not any(task.in_transaction for task in first._workers[0].tasks.values()):
