@@ -374,6 +374,15 @@ class GlobalStoreSupplier:
     """Its records are the store's rows, as a changelog of that type of store has them; records without a key are
     passed over. Compact it, or what is older than its retention is missing after a rebuild."""
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for a versioned store. What it still takes depends on the greatest time so far: a key of
+        a partition that is read after a later one of another would be there or not, by who built it, and when."""
+        supplier = self.supplier
+        while isinstance(supplier, StoreBuilder):
+            supplier = supplier.supplier
+        if isinstance(supplier, VersionedSupplier):
+            raise ValueError(f"supplier={supplier.name!r} is not allowed: a versioned store cannot be global")
+
     @property
     def name(self) -> str:
         """Unique among the stores of the topology."""
@@ -381,7 +390,10 @@ class GlobalStoreSupplier:
 
 
 def global_store(supplier: StoreSupplier[Any], topic: str) -> GlobalStoreSupplier:
-    """A global store over `topic`, for `Topology.global_stores`; `supplier` may be a builder with serdes."""
+    """A global store over `topic`, for `Topology.global_stores`; `supplier` may be a builder with serdes.
+
+    Raises `ValueError` for a versioned store.
+    """
     return GlobalStoreSupplier(supplier, topic)
 
 

@@ -32,9 +32,15 @@ from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.recovery.global_store import GlobalStore
 from store.recovery.restore import RestoreSettings
+from store.serdes import StrSerde
 from store.state import metadata
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
-from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
+from store.suppliers import (
+    StoreSupplier,
+    global_store,
+    persistent_versioned_key_value_store,
+    versioned_key_value_store_builder,
+)
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
@@ -544,21 +550,13 @@ def test_a_store_in_memory_is_filled_anew_by_every_start() -> None:
     assert topic[0].reads == [0, 0]
 
 
-@pytest.mark.requirement("x.1")
-def test_a_versioned_store_can_be_global_too(storage: Storage) -> None:
-    topic = Topic()
-    topic[0].append((b"a", b"1"), (b"a", b"2"))
-    store: GlobalStore[ReadOnlyVersionedKeyValueStore] = GlobalStore(
-        storage,
-        "prices",
-        "prices",
-        lambda: VersionedKeyValueStore(
-            context_over(lambda: storage.open("global-prices", "prices")), history_retention_ms=1000
-        ),
-        topic,
-    )
-    with store:
-        assert store.view().get(b"a") == VersionedRecord(b"2", 0)
+@pytest.mark.parametrize("typed", [False, True], ids=["bytes", "typed"])
+def test_a_versioned_store_is_refused_since_partitions_are_read_in_any_order(typed: bool) -> None:
+    supplier: StoreSupplier[Any] = persistent_versioned_key_value_store("prices", 1000)
+    if typed:
+        supplier = versioned_key_value_store_builder(supplier, StrSerde(), StrSerde())
+    with pytest.raises(ValueError, match="a versioned store cannot be global"):
+        global_store(supplier, "prices")
 
 
 def test_opening_waits_for_brokers_that_do_not_answer_as_long_as_it_has_patience() -> None:
