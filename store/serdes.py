@@ -148,7 +148,11 @@ class JsonSerde(Generic[T]):
         return hash((JsonSerde, self._type))
 
     def serialize(self, value: T) -> bytes:
-        data = self._encoder.encode(value)
+        try:
+            data = self._encoder.encode(value)
+        except TypeError:
+            # It sorts keys of text alone: those that are numbers become that first.
+            data = self._encoder.encode(msgspec.to_builtins(value, str_keys=True))
         if data == b"null":
             raise ValueError(f"{value!r} is null in JSON, which says that there is no value")
         return data

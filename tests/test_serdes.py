@@ -77,6 +77,11 @@ def test_what_json_comes_back_as_has_the_same_bytes() -> None:
     assert serde.serialize(serde.deserialize(data)) == data
 
 
+@pytest.mark.parametrize("serde", [JsonSerde(), JsonSerde(dict[int, int])], ids=["any", "typed"])
+def test_keys_that_are_numbers_are_sorted_as_the_text_that_they_become(serde: JsonSerde[Any]) -> None:
+    assert serde.serialize({9: 1, 10: 2}) == serde.serialize({10: 2, 9: 1}) == b'{"10":2,"9":1}'
+
+
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_json_refuses_what_would_be_no_value(value: Any) -> None:
     with pytest.raises(ValueError, match="null"):
