@@ -206,8 +206,8 @@ class Task:
         `share_memory` says another number. `global_stores` are those of the topology, open, and stay the caller's;
         `ConfigError` when one is missing. `faults` are those of this task's earlier incarnations in this process: what
         handlers have decided (`store.streams.handlers`). `handlers` are those of `config`, where they outlive the task.
-        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. For `answer_s` it waits for each answer
-        while it is opened, None: for `task.timeout.ms`. Metrics are told of `thread_id`."""
+        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. For so long as `answer_s` it waits for
+        each answer while it is opened, None: for `task.timeout.ms`. Metrics are told of `thread_id`."""
         self._answer_s = answer_s
         self._handlers = Handlers.of(config) if handlers is None else handlers
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
