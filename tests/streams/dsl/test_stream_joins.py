@@ -175,7 +175,7 @@ def test_windows_need_not_be_symmetric() -> None:
 
 @pytest.mark.parametrize(("kind", "alone"), [("inner", []), ("left", ["Z,None"])])
 def test_records_of_one_time_are_joined_where_no_difference_and_no_grace_is_given(
-    kind: str, alone: list[str]
+    kind: Kind, alone: list[str]
 ) -> None:
     records: list[Input] = [
         (L, A, b"A", 10),
