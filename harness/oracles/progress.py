@@ -29,7 +29,7 @@ from harness.schedule import Runtime
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from scenarios import Scenario
-from store.config import StreamsConfig
+from store.config import StoreType, StreamsConfig
 from store.points import Point
 
 
@@ -225,7 +225,7 @@ def _waited(evidence: Evidence) -> Iterator[Finding]:
     )
     elapsed_ms -= passed_ms
     beyond_ms = elapsed_ms - most_ms
-    if beyond_ms > 0 and beyond_ms > _left_to_elder(evidence):
+    if beyond_ms > 0 and beyond_ms > _left_open(evidence):
         yield Finding(
             "progress",
             f"It took {elapsed_ms / 1000:g} s until everything was done, and nothing takes so long: somebody waited "
@@ -236,22 +236,31 @@ def _waited(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _left_to_elder(evidence: Evidence) -> int:
-    """Milliseconds until the transactions time out that a task's incarnation has left open as it died, while an elder
-    one, which it had fenced, went on.
+def _left_open(evidence: Evidence) -> int:
+    """Milliseconds until the transactions time out that incarnations have left open as they died, and that nobody ends.
 
-    Whoever comes next ends what a dead one has left open. The elder one does not: it only waits for the end of that
-    transaction before it reads how far its task was committed, and learns at its own next call that it is fenced.
+    Whoever comes next ends what a dead one has left open. An elder one, which it had fenced, does not if it went on: it
+    only waits for the end of that transaction before it reads how far its task was committed, and learns at its own
+    next call that it is fenced. Nor does a task that has another ordinal by then and had none noted: it has never
+    committed, and has no directory.
     """
     left_ms = 0
     living: dict[str, set[int]] = {}
     timeouts_ms: dict[int, int] = {}
-    for _, event in evidence.among(Started, Injected, Ended):
+    without_directory: set[int] = set()
+    committed: set[str] = set()
+    for _, event in evidence.among(Started, Injected, Ended, Point.KAFKA_COMMITTED):
         match event:
             case Started(standby=False):
                 living.setdefault(event.task, set()).add(event.incarnation)
-                timeouts_ms[event.incarnation] = evidence.config(event.settings).transaction_timeout_ms
+                config = evidence.config(event.settings)
+                timeouts_ms[event.incarnation] = config.transaction_timeout_ms
+                if config.default_dsl_store is StoreType.IN_MEMORY:
+                    without_directory.add(event.incarnation)
             case Injected(task=str() as task, incarnation=int() as dead) if FAULTS[event.fault].deadly:
+                if FAULTS[event.fault].reorders:
+                    unknown = {one for name, ones in living.items() if name not in committed for one in ones}
+                    left_ms += max([timeouts_ms[one] for one in unknown & without_directory], default=0)
                 there = living.get(task, set())
                 # A standby leaves no transaction.
                 if dead in there:
@@ -260,6 +269,8 @@ def _left_to_elder(evidence: Evidence) -> int:
                         left_ms += timeouts_ms[dead]
             case Ended():
                 living.get(event.task, set()).discard(event.incarnation)
+            case Reached():
+                committed.add(event.task)
             case _:
                 pass
     return left_ms
