@@ -86,8 +86,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.task:Task._restore",
-                "if held[name] == position:",
-                "if held[name].keys() == position.keys():",
+                "if held[name] != position",
+                "if held[name].keys() != position.keys()",
             ),
         ),
     ),

@@ -377,6 +377,7 @@ class Worker:
             task = self.tasks.get(partition)
             if task is None or task.in_transaction or partition in self._aborts:
                 continue
+            enter(task.task_id)
             try:
                 task.refresh_positions()
             except FencedError as error:
