@@ -33,6 +33,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from store.clock import Clock, SystemClock
@@ -61,6 +62,9 @@ DEFAULT_BATCH = 10_000
 KEEP_TIME_EVERY_MS = 60_000
 """How old the time may be that a store on disk says it was up to date. Too early a time costs nothing but a rebuild
 after half of the tombstone retention less this."""
+_CLEANED_TWICE_MS = 1_000
+"""A log that is read within that is not asked how long it keeps deletions: a value and then its deletion are taken by
+two passes of the cleaner, between which it rolls a segment, and rests for `log.cleaner.backoff.ms` (15 s)."""
 KAFKA_TOMBSTONE_RETENTION_MS = 86_400_000
 """Kafka's default of a topic's `delete.retention.ms`."""
 
@@ -211,6 +215,10 @@ def restore(
         assert decision is not None
         return decision
 
+    def take(fetch: Fetch) -> bool:
+        place.take(fetch, began, clock.time_ms())
+        return True
+
     bounds = _settled_bounds(changelog, reader, waiting)
     decision = decide_at(bounds)
     start = decision.first_offset()
@@ -236,7 +244,8 @@ def restore(
             # Retention has cut the log behind the restore: as for a store that is found so.
             place.position = decide_at(bounds).first_offset()
             continue
-        place.take(fetch, began, clock.time_ms())
+        # Whoever is asked how long deletions are kept may not answer, and nothing is written before.
+        waiting.until(partial(take, fetch))
         if not fetch.records:
             continue
         total += len(fetch.records)
@@ -352,7 +361,7 @@ def check_in_time(
     """Raise `StoreOutOfStepError` where a log is read for so long that a deletion may be gone from it whose key was
     read before. To be called before that is written: at the end of its log a store is not asked for its age."""
     took_ms = abs(now_ms - began)
-    if took_ms < KEEP_TIME_EVERY_MS:
+    if took_ms < _CLEANED_TWICE_MS:
         return
     retention = tombstone_retention_ms()
     if retention is not None and took_ms > retention // 2:

@@ -113,6 +113,7 @@ def over(
     *,
     mechanism: Mechanism | None = Mechanism.INDEXED_BATCH,
     task: str = "global-prices",
+    kept_ms: int = int(DAY * 1_000),
 ) -> Prices:
 
     def open_store() -> KeyValueStore:
@@ -120,7 +121,16 @@ def over(
             context_over(lambda: storage.open(task, "prices"), name="prices", mechanism=mechanism)
         )
 
-    return GlobalStore(storage, "prices", "prices", open_store, topic, settings, task_id=task)
+    return GlobalStore(
+        storage,
+        "prices",
+        "prices",
+        open_store,
+        topic,
+        settings,
+        task_id=task,
+        tombstone_retention_ms=lambda: kept_ms,
+    )
 
 
 def shown(store: Prices) -> dict[bytes, bytes]:
@@ -588,6 +598,17 @@ def test_a_store_that_stands_still_on_its_way_through_the_topic_is_rebuilt(stora
     clock, topic = StepClock(), Topic()
     topic.logs = [Cleaned(clock, 2 * DAY, tp(0))]
     with over(storage, topic, RestoreSettings(batch=1, clock=clock)) as store:
+        assert shown(store) == topic.values() == {b"b": b"1", b"c": b"1"}
+
+
+@pytest.mark.parametrize("seconds", [5, 40])
+def test_a_topic_that_keeps_deletions_for_a_second_is_read_anew_however_soon_they_are_gone(
+    storage: Storage, seconds: float
+) -> None:
+    clock, topic = StepClock(), Topic()
+    topic.logs = [Cleaned(clock, seconds, tp(0))]
+    settings = RestoreSettings(batch=1, clock=clock)
+    with over(storage, topic, settings, kept_ms=1_000) as store:
         assert shown(store) == topic.values() == {b"b": b"1", b"c": b"1"}
 
 

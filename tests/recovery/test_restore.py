@@ -525,6 +525,47 @@ def test_a_restore_of_a_topic_that_is_not_compacted_may_take_any_time(store: Key
     restore(store, CHANGELOG, Cleaned(clock, 9 * DAY), settings, tombstone_retention_ms=lambda: None)
 
 
+@pytest.mark.parametrize("seconds", [1, 5, 70])
+def test_a_restore_that_stands_still_for_longer_than_deletions_are_kept_is_noticed_however_short_that_is(
+    store: KeyValueStore, seconds: float
+) -> None:
+    clock = StepClock()
+    settings = RestoreSettings(batch=1, clock=clock)
+    with pytest.raises(StoreOutOfStepError, match="compacted away"):
+        restore(store, CHANGELOG, Cleaned(clock, seconds), settings, tombstone_retention_ms=lambda: 1_000)
+
+
+@pytest.mark.parametrize(("seconds", "kept_ms"), [(0.4, 0), (2, 10_000)])
+def test_a_restore_that_the_cleaner_cannot_have_overtaken_goes_on(
+    store: KeyValueStore, seconds: float, kept_ms: int
+) -> None:
+    clock, log = StepClock(), WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3)
+    settings = RestoreSettings(batch=1, clock=clock)
+    restore(
+        store,
+        CHANGELOG,
+        log,
+        settings,
+        tombstone_retention_ms=lambda: kept_ms,
+        count=lambda _: clock.sleep(seconds),
+    )
+    assert contents(store) == {b"a": b"1", b"b": b"1"}
+
+
+def test_a_restore_waits_for_whoever_is_asked_how_long_deletions_are_kept(store: KeyValueStore) -> None:
+    clock, log = StepClock(), WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3)
+    silences = [RetriableError("no broker answers")]
+
+    def ask() -> int:
+        if silences:
+            raise silences.pop()
+        return DAY
+
+    settings = RestoreSettings(batch=1, clock=clock)
+    restore(store, CHANGELOG, log, settings, tombstone_retention_ms=ask, count=lambda _: clock.sleep(5))
+    assert (contents(store), silences) == ({b"a": b"1", b"b": b"1"}, [])
+
+
 def test_a_restore_that_reaches_the_end_makes_the_store_as_young_as_its_beginning() -> None:
     store, clock = aged(DAY // 4)
     began = clock.time_ms()
