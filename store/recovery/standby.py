@@ -17,7 +17,7 @@ that the task that takes over finds nothing stale (KAFKA-9169, 14172).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -27,7 +27,7 @@ from store.errors import LogError, ProtocolError, StoreCorruptedError, end_after
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Action, Decision, StoreOutOfStepError
-from store.recovery.offsets import TaskOffsets
+from store.recovery.offsets import TaskOffsets, of_another_topic
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
     LoggedStore,
@@ -60,10 +60,12 @@ class Standby:
         settings: RestoreSettings | None = None,
         *,
         exactly_once: bool = True,
+        vouched: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
         """`copies` open stores that have no changelog to write to, and no cache. `reader` stays the caller's.
 
-        Of `settings` it has the batch and the clock. For `exactly_once` see `TaskOffsets`.
+        Of `settings` it has the batch and the clock. For `exactly_once` see `TaskOffsets`. `vouched` is asked as a copy
+        is opened that holds what another changelog of that name had, and answers as `LoggedStore.vouched` does.
         """
         settings = settings or RestoreSettings()
         self.task_id = task_id
@@ -75,6 +77,7 @@ class Standby:
         self._batch = settings.batch
         self._clock = settings.clock
         self._exactly_once = exactly_once
+        self._vouched = vouched
         self._offsets: TaskOffsets | None = None
         self._places: dict[str, Place] = {}
         self._exit = ExitStack()
@@ -114,7 +117,7 @@ class Standby:
 
         At most about `max_records` of each store. Changelogs that were `seen` since then are not asked for their
         bounds. Raises what `reader` raises; after a `RetriableError` nothing is lost and the next update goes on.
-        `ChangelogLostError` when a changelog ends before its copy.
+        `ChangelogLostError` when a changelog ends before its copy, or is another one that nobody has vouched for.
         """
         total = 0
         for copy in self._copies:
@@ -224,7 +227,13 @@ class Standby:
         try:
             reach(Point.STORE_OPENED)
             self._offsets.adopt(store, copy.changelog)
-            self._places[copy.name] = Place(store, copy.changelog, self._offsets, copy.tombstone_retention_ms)
+            self._places[copy.name] = Place(
+                store,
+                copy.changelog,
+                self._offsets,
+                copy.tombstone_retention_ms,
+                vouched=of_another_topic(store) and self._vouched(copy.changelog),
+            )
         except BaseException as error:
             end_after(error, store.close, "the store")
             raise

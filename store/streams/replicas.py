@@ -12,8 +12,9 @@ transactions of the tasks: a processor sees of it what this worker has read, whi
 processed again after a crash.
 
 Must survive: a directory that another process of this host still holds (tried again at each update), a broker that
-does not answer (the copies stay as they are, and tasks are not held up), a global store found damaged by a
-processor's read, and a kill at any moment (see `store.recovery.standby` and `global_store`).
+does not answer (the copies stay as they are, and tasks are not held up), a changelog that is another one than that of
+a copy (the copy is made anew once a commit of its task vouches for it, and is left out until then), a global store
+found damaged by a processor's read, and a kill at any moment (see `store.recovery.standby` and `global_store`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,15 @@ from typing import Any
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, LogError, RetriableError, StateLockedError, end_after
-from store.log import Log, Reader
+from store.errors import (
+    ChangelogLostError,
+    ConfigError,
+    LogError,
+    RetriableError,
+    StateLockedError,
+    end_after,
+)
+from store.log import GroupReader, Log
 from store.points import enter, enter_to
 from store.recovery.global_store import Follower, GlobalStore
 from store.recovery.restore import (
@@ -39,15 +47,19 @@ from store.recovery.restore import (
 )
 from store.recovery.standby import Seen, Standby
 from store.state.protocol import StateStore, StoreContext
+from store.streams.ordinals import noted_as_they_are
 from store.streams.topology import Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.transaction.protocol import Mechanism
-from store.types import IsolationLevel
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 FOLLOW_S = 0.1
 """A worker whose tasks are busy lets its copies follow this often; an idle one does so at every poll."""
+
+REFUSED_S = 60.0
+"""How often a copy is tried again that is left out since its changelog is another one."""
 
 MOST_GLOBAL_STORES = 1_000
 """Copies of one global store on a host."""
@@ -77,10 +89,12 @@ class Replicas:
         self._settings = RestoreSettings(
             config.restore_batch_records, clock=clock, listener=listener, breaks_off=breaks_off
         )
-        self._reader: Reader | None = None
+        self._reader: GroupReader | None = None
         self._wanted: list[int] = []
         self._waiting: set[int] = set()
         """Standbys whose directory somebody else holds."""
+        self._refused: dict[int, float] = {}
+        """Standbys that are left out since their changelog is another one, and until when."""
         self._last_update = clock.monotonic()
         self.standbys: dict[int, Standby] = {}
         """Those that are open, by partition."""
@@ -99,6 +113,7 @@ class Replicas:
                 standby = self.standbys.pop(partition)
                 all_of_them.callback(enter_to, standby.task_id, standby.close)
         self._waiting &= set(self._wanted)
+        self._refused = {one: until for one, until in self._refused.items() if one in self._wanted}
 
     def open_global_stores(self) -> None:
         """Open those that are not open, and apply all that their topics have at this moment.
@@ -114,7 +129,8 @@ class Replicas:
 
         While the worker is `busy` this happens every `FOLLOW_S` seconds. A standby applies at most about
         `restore.batch.records` of each store. An error that may pass is logged, and any other one is raised, with
-        the copy that it came from closed: the next update opens it again.
+        the copy that it came from closed: the next update opens it again. A standby whose changelog is another one is
+        closed with a warning, for the tasks here need none.
         """
         now = self._clock.monotonic()
         if busy and now - self._last_update < FOLLOW_S:
@@ -160,6 +176,8 @@ class Replicas:
 
     def _follow(self, partition: int, seen: Seen | None) -> int:
         standby = self.standbys.get(partition)
+        if standby is None and self._clock.monotonic() < self._refused.get(partition, 0.0):
+            return 0
         enter(self._topology.task_id(partition))
         try:
             if standby is None:
@@ -167,9 +185,14 @@ class Replicas:
                 if not self._opened(partition, standby):
                     return 0
                 self.standbys[partition] = standby
-            return standby.update(self._config.restore_batch_records, seen)
+            applied = standby.update(self._config.restore_batch_records, seen)
+            self._refused.pop(partition, None)
+            return applied
         except RetriableError as error:
             _log.info("standby of task %s: %s; trying again", self._topology.task_id(partition), error)
+            return 0
+        except ChangelogLostError as error:
+            self._leave_out(partition, standby, error)
             return 0
         except BaseException as error:
             self.standbys.pop(partition, None)
@@ -188,6 +211,19 @@ class Replicas:
         self._waiting.discard(partition)
         return True
 
+    def _leave_out(self, partition: int, standby: Standby | None, error: ChangelogLostError) -> None:
+        if partition not in self._refused:
+            _log.warning(
+                "standby of task %s is left out for now: %s. Where that task has started over elsewhere, stop this "
+                "process and move the directory of the task on this host away, to have the copy made anew",
+                self._topology.task_id(partition),
+                error,
+            )
+        self._refused[partition] = self._clock.monotonic() + REFUSED_S
+        self.standbys.pop(partition, None)
+        if standby is not None:
+            standby.close()
+
     def _follow_global_store(self, name: str) -> int:
         store = self.global_stores[name]
         try:
@@ -200,7 +236,7 @@ class Replicas:
             end_after(error, store.close, "the store")
             raise
 
-    def _own_reader(self) -> Reader:
+    def _own_reader(self) -> GroupReader:
         """Not that of the tasks: a reader is at one place at a time, and would lose what it fetched ahead."""
         if self._reader is None:
             self._reader = self._log.reader()
@@ -216,6 +252,25 @@ class Replicas:
             self._own_reader(),
             self._settings,
             exactly_once=self._config.exactly_once,
+            vouched=self._vouched,
+        )
+
+    def _vouched(self, changelog: TopicPartition) -> bool:
+        """Whether the task has committed to the changelog that there is now, by what is noted beside its positions. Of
+        the last commit: what is pending is not waited for."""
+        now = topic_id(self._log, changelog.topic)
+        if now is None:
+            return False
+        reader, ids = self._own_reader(), {changelog.topic: now}
+        return any(
+            noted_as_they_are(
+                reader.committed_metadata(
+                    self._topology.application_id, TopicPartition(source, changelog.partition), stable=False
+                ),
+                ids,
+            )
+            for source in self._topology.sources
+            if reader.partitions(source) > changelog.partition
         )
 
     def _copy(self, partition: int, supplier: StoreSupplier[StateStore]) -> LoggedStore[StateStore]:

@@ -15,7 +15,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ChangelogLostError, ConfigError, RetriableError, StoreIOError
+from store.errors import ConfigError, RetriableError, StoreIOError
 from store.log.protocol import Offsets
 from store.points import Point, arm
 from store.query import FailureReason, KeyQuery, PositionBound, query
@@ -23,6 +23,7 @@ from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import BytesSerde
 from store.state.protocol import Sync
+from store.streams.replicas import REFUSED_S
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.suppliers import (
@@ -177,7 +178,9 @@ def test_a_standby_follows_what_is_committed_elsewhere(
 
 
 @pytest.mark.parametrize("supplier", [OWN, DIRECT], ids=["own", "direct"])
-def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(supplier: StoreSupplier[Any]) -> None:
+def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(
+    supplier: StoreSupplier[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = Cluster(supplier)
     active, _ = cluster.worker(0, (0,))
     other, _ = cluster.worker(1, standbys=(0,))
@@ -191,10 +194,41 @@ def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(supplier: 
     for number in range(9):
         cluster.broker.append(spec.name, b"%d" % number, b"1", partition=0)
     again, _ = cluster.worker(1, standbys=(0,))
-    with pytest.raises(
-        ChangelogLostError, match=f"{spec.name}, which was deleted since. Nothing was changed"
-    ):
+    with caplog.at_level(logging.WARNING):
         settle(again)
+    assert f"{spec.name}, which was deleted since. Nothing was changed" in caplog.text
+    assert again.replicas.standbys == {}
+    assert cluster.aside() == 0
+    again.close()
+
+
+@pytest.mark.parametrize("supplier", [OWN, DIRECT], ids=["own", "direct"])
+def test_a_copy_of_a_changelog_that_was_made_anew_is_too_once_its_task_has_committed_there(
+    supplier: StoreSupplier[Any],
+) -> None:
+    """Somebody has started over, and has not thought of this host."""
+    cluster = Cluster(supplier)
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a", b"b", b"a")
+    settle(active, other)
+    active.close()
+    other.close()
+    (spec,) = cluster.topology.internal_topics(2)
+    cluster.broker.delete_topic(spec.name)
+    cluster.broker.create_topic(*spec)
+    cluster.broker.commit_offsets("app", {TopicPartition("in", 0): 1})
+    again, _ = cluster.worker(1, standbys=(0,))
+    settle(again)
+    assert again.replicas.standbys == {}
+    cluster.hosts[0] = Host(2)
+    begun, _ = cluster.worker(0, (0,))
+    settle(begun)
+    cluster.clock.sleep(REFUSED_S)
+    settle(again)
+    assert rows(again.replicas.standbys[0].stores["counts"]) == {b"a": b"1", b"b": b"1"}
+    assert cluster.aside() == 1
+    begun.close()
     again.close()
 
 
@@ -410,7 +444,9 @@ def test_a_standby_that_gets_no_answer_holds_no_task_up_and_goes_on_later(
     other.close()
 
 
-def test_a_standby_whose_changelog_is_lost_says_so_and_is_closed() -> None:
+def test_a_standby_whose_changelog_is_lost_says_so_once_and_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = Cluster()
     active, _ = cluster.worker(0, (0,))
     other, _ = cluster.worker(1, standbys=(0,))
@@ -420,12 +456,30 @@ def test_a_standby_whose_changelog_is_lost_says_so_and_is_closed() -> None:
     [spec] = cluster.topology.internal_topics(2)
     cluster.broker.delete_topic(spec.name)
     cluster.broker.create_topic(*spec)
-    for _ in range(2):
-        with pytest.raises(ChangelogLostError):
+    for _ in range(3):
+        with caplog.at_level(logging.WARNING):
             other.poll()
         assert other.replicas.standbys == {}
         assert cluster.hosts[1].locks == {}
+        cluster.clock.sleep(REFUSED_S)
+    assert caplog.text.count("standby of task 0_0 is left out") == 1
     assert cluster.aside() == 0
+    other.close()
+
+
+def test_a_standby_whose_changelog_is_lost_ends_no_task_of_its_worker() -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,))
+    cluster.feed(b"a", b"b")
+    settle(active)
+    active.close()
+    [spec] = cluster.topology.internal_topics(2)
+    cluster.broker.delete_topic(spec.name)
+    cluster.broker.create_topic(*spec)
+    other, _ = cluster.worker(0, (1,), standbys=(0,))
+    cluster.broker.append("in", b"c", b"", partition=1)
+    settle(other)
+    assert cluster.output() == [b"a", b"b", b"c"]
     other.close()
 
 
