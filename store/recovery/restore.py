@@ -31,7 +31,7 @@ the clock of the host that has the store, so the clocks of broker and host need 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -148,14 +148,20 @@ def topic_id(log: Log, topic: str) -> str | None:
 
     Then nobody finds out, this time, whether it was made anew. Raises what else the cluster's admin client raises.
     """
+    return topic_ids(log, [topic]).get(topic)
+
+
+def topic_ids(log: Log, topics: Sequence[str]) -> dict[str, str]:
+    """That of each of these topics, in this order, but for those of which `topic_id` would not know it."""
     admin = log.admin()
     try:
-        return admin.topic_ids([topic]).get(topic)
+        found = admin.topic_ids(topics)
     except (RetriableError, UnreachableError) as error:
-        _log.info("whether %s was made anew is not known for now: %s", topic, error)
-        return None
+        _log.info("whether %s was made anew is not known for now: %s", ", ".join(topics), error)
+        return {}
     finally:
         admin.close()
+    return {topic: found[topic] for topic in topics if topic in found}
 
 
 def tombstone_retention(log: Log, topic: str) -> Callable[[], int | None]:

@@ -33,6 +33,8 @@ since another process of the new version was faster:
 Beside its ordinal and its times a task notes which topics its inputs and changelogs are, by what tells them from others
 of their names (`store.log.Admin.topic_ids`). A position in an input that was deleted and made anew is of other records,
 and a changelog that was lacks what its store had; a task finds that before it reads, see `store.streams.task`.
+Of many topics that does not fit one by one, and is noted of some all together: that one of them is another is known
+then, and not which one.
 
 Not seen is a zombie of a former ordinal that has never committed, as nothing is noted then; one that writes to a store
 which another sub-topology has now, where no host had it on disk; nor, under at least once, any: nobody is fenced there.
@@ -43,7 +45,7 @@ from __future__ import annotations
 import logging
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -67,7 +69,7 @@ _MOST_PACKED = 2_300
 _PACKED = "-packed.-"
 _INPUTS = "-inputs.-"
 _MOST_TOPICS = 40
-"""Of further ones it is not noted which topics they are."""
+"""Of further ones it is noted all together which topics they are, see `together`."""
 _LOGGED = "-logged.-"
 _MOST_LOGGED = 16
 """Of further changelogs it is not noted how far they go."""
@@ -168,25 +170,72 @@ def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
 
 
-def note_of_topics(ids: Mapping[str, str]) -> str:
+def in_order(inputs: Iterable[TopicPartition], changelogs: Iterable[str]) -> list[str]:
+    """The topics of a task in the order in which they are noted, which tells those that are noted `together`."""
+    return sorted(tp.topic for tp in inputs) + sorted(changelogs)
+
+
+def note_of_topics(ids: Mapping[str, str], changelogs: Collection[str] = ()) -> str:
     """What a note says of which topics inputs and changelogs are, of their ids: digests of the name and the id of each,
-    of the first forty. Older versions read it as the time of an operator that they do not have, and those that know
-    it for inputs alone pass over the others."""
-    packed = b"".join([_digest(topic) + _digest(one) for topic, one in [*ids.items()][:_MOST_TOPICS]])
-    return f", {_INPUTS}{_text_of(packed)} at 0" if packed else ""
+    of the first forty, and of all names and all ids of those that are noted `together`. Older versions read it as the
+    time of an operator that they do not have, and those that know it for fewer topics pass over the others."""
+    entries = [_digest(topic) + _digest(one) for topic, one in [*ids.items()][:_MOST_TOPICS]]
+    entries += [b"".join(_digests(topics, ids)) for topics in together(ids, changelogs)]
+    return f", {_INPUTS}{_text_of(b''.join(entries))} at 0" if entries else ""
 
 
-def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
+def together(ids: Mapping[str, str], changelogs: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """The topics beyond the first forty, those of inputs and the `changelogs` apart: more than that do not fit one by
+    one. Their names are part of the note, so that one with other names says nothing, as where a store was added."""
+    beyond = [*ids][_MOST_TOPICS:]
+    apart = (
+        tuple([topic for topic in beyond if topic not in changelogs]),
+        tuple([topic for topic in beyond if topic in changelogs]),
+    )
+    return [topics for topics in apart if topics]
+
+
+def _digests(topics: Sequence[str], ids: Mapping[str, str]) -> tuple[bytes, bytes]:
+    # No topic has a slash in its name: what is noted of several is never taken for what is noted of one.
+    return _digest("/".join(topics)), _digest("/".join([ids[topic] for topic in topics]))
+
+
+def made_anew(metadata: str, ids: Mapping[str, str], changelogs: Collection[str] = ()) -> set[str]:
     """Those of the topics, which have these ids now, that are noted with others. Not those of which nothing is noted,
-    as in what older versions have left."""
+    as in what older versions have left. All of those that are noted `together` where at least one is another."""
     known = _noted_topics(metadata)
-    return {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
+    found = {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
+    for topics in together(ids, changelogs):
+        names, of_all = _digests(topics, ids)
+        if known.get(names, of_all) != of_all:
+            found.update(topics)
+    return found
 
 
-def noted_as_they_are(metadata: str, ids: Mapping[str, str]) -> set[str]:
+def noted_as_they_are(metadata: str, ids: Mapping[str, str], changelogs: Collection[str] = ()) -> set[str]:
     """Those of the topics, which have these ids now, that are noted with just those."""
     known = _noted_topics(metadata)
-    return {topic for topic, one in ids.items() if known.get(_digest(topic)) == _digest(one)}
+    found = {topic for topic, one in ids.items() if known.get(_digest(topic)) == _digest(one)}
+    for topics in together(ids, changelogs):
+        names, of_all = _digests(topics, ids)
+        if known.get(names) == of_all:
+            found.update(topics)
+    return found
+
+
+def notes_topics(metadata: str) -> bool:
+    """Whether it is noted at all which topics there were; not by a person who has set a position."""
+    return bool(_noted_topics(metadata))
+
+
+def named(topics: Collection[str], ids: Mapping[str, str], changelogs: Collection[str] = ()) -> str:
+    """What an error calls what `made_anew` has found: of topics that are noted `together` it is not known which."""
+    left, said = set(topics), []
+    for ones in together(ids, changelogs):
+        if len(ones) > 1 and left.issuperset(ones):
+            left.difference_update(ones)
+            said.append(f"at least one of these {len(ones)}: {', '.join(ones)}")
+    return "; ".join([*([", ".join(sorted(left))] if left else []), *said])
 
 
 def _noted_topics(metadata: str) -> dict[bytes, bytes]:

@@ -44,10 +44,11 @@ from store.recovery.restore import (
     RestoreSettings,
     tombstone_retention,
     topic_id,
+    topic_ids,
 )
 from store.recovery.standby import Seen, Standby
 from store.state.protocol import StateStore, StoreContext
-from store.streams.ordinals import noted_as_they_are
+from store.streams.ordinals import in_order, noted_as_they_are
 from store.streams.topology import Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.transaction.protocol import Mechanism
@@ -258,20 +259,16 @@ class Replicas:
     def _vouched(self, changelog: TopicPartition) -> bool:
         """Whether the task has committed to the changelog that there is now, by what is noted beside its positions. Of
         the last commit: what is pending is not waited for."""
-        now = topic_id(self._log, changelog.topic)
-        if now is None:
-            return False
-        reader, ids = self._own_reader(), {changelog.topic: now}
-        return any(
-            noted_as_they_are(
-                reader.committed_metadata(
-                    self._topology.application_id, TopicPartition(source, changelog.partition), stable=False
-                ),
-                ids,
-            )
+        group, reader = self._topology.application_id, self._own_reader()
+        inputs = [
+            TopicPartition(source, changelog.partition)
             for source in self._topology.sources
             if reader.partitions(source) > changelog.partition
-        )
+        ]
+        changelogs = self._topology.changelogs.values()
+        ids = topic_ids(self._log, in_order(inputs, changelogs))
+        notes = [reader.committed_metadata(group, tp, stable=False) for tp in inputs]
+        return any(changelog.topic in noted_as_they_are(note, ids, changelogs) for note in notes)
 
     def _copy(self, partition: int, supplier: StoreSupplier[StateStore]) -> LoggedStore[StateStore]:
         """Opened as the task would, but for a cache and a changelog to write to."""

@@ -82,7 +82,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from enum import Enum
@@ -287,6 +287,7 @@ class Task:
         self._changelogs = frozenset(
             [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
+        self._of_stores = frozenset(topology.changelogs.values())
         self._logged: dict[TopicPartition, int] = {}
         """The offset of the last record in each changelog, as this incarnation knows it."""
         self._expiring = {
@@ -335,10 +336,10 @@ class Task:
             self._reader = reader
             self.inputs = self._find_inputs(reader)
             with closing(self._log.admin()) as admin:
-                topics = sorted(tp.topic for tp in self.inputs) + sorted(tp.topic for tp in self._changelogs)
+                topics = ordinals.in_order(self.inputs, self._of_stores)
                 found = self._retry(lambda: admin.topic_ids(topics))
             self.topic_ids = {topic: found[topic] for topic in topics if topic in found}
-            self._noted_topics = ordinals.note_of_topics(self.topic_ids)
+            self._noted_topics = ordinals.note_of_topics(self.topic_ids, self._of_stores)
             self._check_group(reader)
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
@@ -574,8 +575,7 @@ class Task:
         self._offsets = offsets
         committed = self._known_positions(reader)
         self._check_which_changelogs()
-        notes = self._said.values()
-        self._vouched = set().union(*[ordinals.noted_as_they_are(note, self.topic_ids) for note in notes])
+        self._vouched = set().union(*map(self._as_they_are, self._said.values()))
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
@@ -806,12 +806,13 @@ class Task:
 
         Raises `InputChangedError` for one in another topic of the name of an input."""
         committed = self._committed_positions(reader)
+        unknown = self._unknown_inputs(committed)
         self._check_inputs(
             topic
             for tp, position in committed.items()
             for note in ([self._said[tp]] if position is not None else self._said.values())
-            for topic in ordinals.made_anew(note, self.topic_ids)
-            if topic == tp.topic
+            for topic in self._made_anew(note)
+            if topic == tp.topic and topic not in unknown
         )
         at = self._positions_at
         if at is None or None not in committed.values():
@@ -835,23 +836,43 @@ class Task:
         )
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
 
+    def _made_anew(self, note: str) -> set[str]:
+        return ordinals.made_anew(note, self.topic_ids, self._of_stores)
+
+    def _as_they_are(self, note: str) -> set[str]:
+        return ordinals.noted_as_they_are(note, self.topic_ids, self._of_stores)
+
+    def _unknown_inputs(self, committed: Mapping[TopicPartition, int | None]) -> Collection[str]:
+        """Inputs that are noted together, where a person has set the position in one: if one of them is another, it may
+        be that one, which counts."""
+        by_hand = {
+            tp.topic
+            for tp, position in committed.items()
+            if position is not None and not ordinals.notes_topics(self._said[tp])
+        }
+        for topics in ordinals.together(self.topic_ids, self._of_stores):
+            if not by_hand.isdisjoint(topics):
+                return topics
+        return ()
+
     def _check_inputs(self, made_anew: Iterable[str]) -> None:
         topics = sorted(set(made_anew))
         if not topics:
             return
-        topology = self.topology
+        topology, named = self.topology, ordinals.named(topics, self.topic_ids, self._of_stores)
         own = [
             *topology.changelogs.values(),
             *([topology.positions_topic] if topology.positions_topic else []),
         ]
         goes_on = (
             f", or, to go on with what is there, have kafka-consumer-groups.sh --group {topology.application_id} "
-            f"--topic {topics[0]} --reset-offsets --to-earliest --execute say so"
+            f"--topic {topics[0] if len(topics) == 1 else 'T'} --reset-offsets --to-earliest --execute say so"
+            f"{'' if len(topics) == 1 else ' of each T that was'}"
             if self._positions_at is not None
             else ""
         )
         raise InputChangedError(
-            f"task {self.task_id}: made anew under the same name since its input was processed: {', '.join(topics)}. "
+            f"task {self.task_id}: made anew under the same name since its input was processed: {named}. "
             "What was processed is not in there, and what is there is not processed. To start over with what is there, "
             f"stop all processes of {topology.application_id}, move its state directories away, delete its own topics "
             f"({', '.join(own)}) and the group's positions{goes_on}"
@@ -859,17 +880,17 @@ class Task:
 
     def _check_which_changelogs(self) -> None:
         """Raise `ChangelogLostError` for changelogs that are others than the last commit has noted."""
-        of_stores = {tp.topic for tp in self._changelogs}
         lost = {
             tp.topic: others
             for tp, note in self._said.items()
-            if (others := ordinals.made_anew(note, self.topic_ids) & of_stores)
+            if (others := self._made_anew(note) & self._of_stores)
         }
         if not lost:
             return
-        group, topics = self.topology.application_id, sorted(set().union(*lost.values()))
+        group = self.topology.application_id
+        named = ordinals.named(set().union(*lost.values()), self.topic_ids, self._of_stores)
         raise ChangelogLostError(
-            f"task {self.task_id}: deleted and made anew since its last commit: {', '.join(topics)}. What its "
+            f"task {self.task_id}: deleted and made anew since its last commit: {named}. What its "
             "stores had is not in there, and the input that it came of is not read again. Nothing was changed. To "
             f"start over, stop all processes of {group}, move its state directories away, delete its changelog topics "
             f"and reset the group's offsets; or, to go on with what is there, move them away and have "
@@ -962,13 +983,9 @@ class Task:
         """Every commit has the positions in all inputs, and notes beside each which topics those are: one that lacks,
         in a topic that is noted beside another, was there. For stores that hold no positions, such as those that were
         restored from nothing."""
-        group, of_all = self.topology.application_id, self._said.values()
-        lost = [
-            tp
-            for tp, position in committed.items()
-            if position is None
-            and any(tp.topic in ordinals.noted_as_they_are(note, self.topic_ids) for note in of_all)
-        ]
+        group = self.topology.application_id
+        there_before = set().union(*map(self._as_they_are, self._said.values()))
+        lost = [tp for tp, position in committed.items() if position is None and tp.topic in there_before]
         if not lost:
             return
         there = ", ".join(f"{tp} at {position}" for tp, position in committed.items() if position is not None)

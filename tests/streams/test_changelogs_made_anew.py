@@ -15,7 +15,9 @@ from store.streams import ordinals
 from store.streams.application import Application
 from store.streams.task import apply
 from store.streams.thread import INPUTS_S, StreamThread
+from store.streams.topology import Context
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store
+from store.types import Record
 from tests.clusters import CHANGELOG, SOURCE, STORE, Cluster, pipeline, rows
 from tests.clusters import count as count_keys
 from tests.streams.test_thread import rest
@@ -66,6 +68,24 @@ def test_a_task_does_not_begin_with_what_a_changelog_made_anew_has(
     ):
         task.open()
     assert (cluster.position(), len(cluster.changes())) == (3, length)
+
+
+@GUARANTEES
+def test_one_that_is_made_anew_is_told_of_more_stores_than_are_noted_one_by_one(guarantee: Guarantee) -> None:
+    config, names = StreamsConfig(processing_guarantee=guarantee), [f"s{at:02}" for at in range(45)]
+
+    def count_in_each(context: Context, record: Record) -> None:
+        assert record.key is not None
+        for name in names:
+            context.store(name).put(record.key, b"1")
+
+    cluster = Cluster(pipeline(count_in_each, *names), [b"a"])
+    with cluster.task(config) as task:
+        cluster.run(task)
+    cluster.broker.delete_topic("app-s44-changelog")
+    SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+    with pytest.raises(ChangelogLostError, match=r"at least one of these 6: app-s39-.* app-s44-changelog\. "):
+        cluster.task(config, host=Host(1)).open()
 
 
 @GUARANTEES

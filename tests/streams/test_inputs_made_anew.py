@@ -105,17 +105,21 @@ def test_positions_of_earlier_versions_are_gone_on_from_and_are_told_from_then_o
 
 
 class Counts:
-    """Two inputs whose records are counted in a store with a changelog."""
+    """Two inputs, or others, whose records are counted in a store with a changelog."""
 
-    def __init__(self, guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2) -> None:
+    def __init__(
+        self,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2,
+        inputs: tuple[str, ...] = ("left", "right"),
+    ) -> None:
         self.broker, self.host = SimBroker(), Host(0)
-        self.topology = Topology("app", ("left", "right"), ("out",), ("counts",), count)
+        self.topology = Topology("app", inputs, ("out",), ("counts",), count)
         self.config = StreamsConfig(processing_guarantee=guarantee)
-        for topic in ("left", "right", "out"):
+        for topic in (*inputs, "out"):
             self.broker.create_topic(topic, 1)
         log = SimLog(self.broker)
         log.admin().create_topics(self.topology.internal_topics(1))
-        for topic in ("left", "right"):
+        for topic in inputs:
             for key in (b"a", b"b", b"c"):
                 self.broker.append(topic, key, b"", partition=0)
         with self.task() as task:
@@ -164,6 +168,35 @@ def test_a_pipeline_with_a_changelog_refuses_inputs_that_were_made_anew(
         make_anew(made.broker, topic, keys)
     with pytest.raises((InputChangedError, PositionLostError), match="made anew"):
         made.task(None if kept else Host(1)).open()
+
+
+MANY = tuple([f"in-{at:02}" for at in range(45)])
+"""More inputs than are noted one by one."""
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_one_of_more_inputs_than_are_noted_one_by_one_is_refused_that_was_made_anew(
+    guarantee: Guarantee,
+) -> None:
+    made = Counts(guarantee, MANY)
+    make_anew(made.broker, "in-44", LONGER)
+    with pytest.raises(InputChangedError, match=r"made anew .*: at least one of these 5: in-40, .* in-44\. "):
+        made.task(Host(1)).open()
+
+
+def test_a_position_counts_that_somebody_has_set_in_one_of_more_inputs_than_are_noted_one_by_one() -> None:
+    made = Counts(inputs=MANY)
+    make_anew(made.broker, "in-44", LONGER)
+    made.broker.commit_offsets("app", {TopicPartition("in-44", 0): 2})
+    with made.task(Host(1)) as task:
+        assert task.position(TopicPartition("in-44", 0)) == 2
+
+
+def test_a_forgotten_position_in_one_of_more_inputs_than_are_noted_one_by_one_is_missed() -> None:
+    made = Counts(inputs=MANY)
+    made.broker.forget_positions("app", [TopicPartition("in-44", 0)])
+    with pytest.raises(PositionLostError, match="in-44-0"):
+        made.task(Host(1)).open()
 
 
 def test_at_least_once_what_is_noted_beside_other_inputs_tells_of_one_that_was_made_anew() -> None:

@@ -73,11 +73,69 @@ def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen(
 
 def test_all_that_is_noted_fits_where_there_is_much_of_each() -> None:
     observed = {f"operator {at}": at << 40 for at in range(2_000)}
-    inputs = ordinals.note_of_topics({f"topic {at}": f"id {at}" for at in range(100)})
+    ids = {f"topic {at}": f"id {at}" for at in range(100)}
+    inputs = ordinals.note_of_topics(ids, [f"topic {at}" for at in range(50, 100)])
     logged = ordinals.note_of_changelogs({f"store {at}": 2**48 for at in range(100)})
     said = ordinals.note(10**6, 2**62, observed, inputs, logged)
     assert len(said) <= TAKEN
     assert ordinals.last_logged(said, "store 0") == 2**48
+
+
+def topics(inputs: int, stores: int) -> tuple[dict[str, str], list[str]]:
+    """The ids of so many inputs and changelogs, and the changelogs."""
+    changelogs = [f"app-{at:03}-changelog" for at in range(stores)]
+    return {
+        topic: f"id of {topic}" for topic in [*[f"in-{at:03}" for at in range(inputs)], *changelogs]
+    }, changelogs
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.data())
+def test_a_topic_that_is_another_one_is_told_however_many_there_are(
+    inputs: int, stores: int, data: st.DataObject
+) -> None:
+    ids, changelogs = topics(inputs, stores)
+    said = ordinals.note(0, 5, {}, ordinals.note_of_topics(ids, changelogs))
+    another = data.draw(st.sampled_from([*ids]))
+    now = {**ids, another: "another id"}
+    found = ordinals.made_anew(said, now, changelogs)
+    assert another in found
+    assert {topic in changelogs for topic in found} == {another in changelogs}
+    assert another not in ordinals.noted_as_they_are(said, now, changelogs)
+    assert another in ordinals.named(found, now, changelogs)
+
+
+@given(st.integers(1, 60), st.integers(0, 60))
+def test_topics_that_are_as_they_were_are_known_however_many_there_are(inputs: int, stores: int) -> None:
+    ids, changelogs = topics(inputs, stores)
+    said = ordinals.note(0, 5, {}, ordinals.note_of_topics(ids, changelogs))
+    assert ordinals.made_anew(said, ids, changelogs) == set()
+    assert ordinals.noted_as_they_are(said, ids, changelogs) == {*ids}
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.data())
+def test_no_topic_is_another_one_where_some_are_added_or_unknown(
+    inputs: int, stores: int, data: st.DataObject
+) -> None:
+    ids, changelogs = topics(inputs, stores)
+    said = ordinals.note_of_topics(ids, changelogs)
+    gone = data.draw(st.sets(st.sampled_from([*ids])))
+    now = {topic: one for topic, one in ids.items() if topic not in gone} | {"app-a-changelog": "added"}
+    assert ordinals.made_anew(ordinals.note(0, 5, {}, said), now, [*changelogs, "app-a-changelog"]) == set()
+
+
+def test_of_topics_beyond_the_first_forty_an_error_says_that_it_may_be_any() -> None:
+    ids, changelogs = topics(39, 3)
+    found = {"in-004", *changelogs[1:]}
+    assert ordinals.named(found, ids, changelogs) == (
+        "in-004; at least one of these 2: app-001-changelog, app-002-changelog"
+    )
+
+
+def test_what_earlier_versions_noted_says_nothing_of_topics_beyond_the_first_forty() -> None:
+    ids, changelogs = topics(30, 30)
+    said = ordinals.note(0, 5, {}, ordinals.note_of_topics(dict([*ids.items()][:40])))
+    now = dict.fromkeys(ids, "another id")
+    assert ordinals.made_anew(said, now, changelogs) == {*[*ids][:40]}
 
 
 def test_three_hundred_operators_that_are_close_together_are_all_remembered() -> None:
