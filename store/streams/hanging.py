@@ -4,7 +4,8 @@ Only what is below the last stable offset is read. A transaction whose markers a
 keeps that where it is for ever: nothing more comes of the partition, nor of the other inputs of its task once they are
 to wait for it, and nothing fails. Only the offsets tell.
 
-Must survive: brokers that do not answer, which are asked again.
+Must survive: brokers that do not answer, as for a partition without a leader: they are asked again, and it is told of
+when that goes on, for such an input holds its task up in the same way.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ class HangingInputs:
         self._looked = clock.monotonic()
         self._behind: Mapping[TopicPartition, int] = {}
         """Input → the last stable offset that it had, of those that ended beyond it when they were looked at."""
+        self._unanswered = False
+        """Whether there was no answer when it looked last."""
 
     def look(self, reader: Reader, inputs: Callable[[], Collection[TopicPartition]]) -> None:
-        """Warn of those that have stood at one place since it looked last, if that is `HANGS_S` ago."""
+        """Warn of those that have stood at one place since it looked last, if that is `HANGS_S` ago; and where there
+        was no answer then, and is none now."""
         now = self._clock.monotonic()
         if now - self._looked < HANGS_S:
             return
@@ -44,8 +48,20 @@ class HangingInputs:
             stable = reader.offsets_of(places, IsolationLevel.READ_COMMITTED)
             ends = reader.offsets_of(places, IsolationLevel.READ_UNCOMMITTED)
         except (RetriableError, UnreachableError) as error:
-            _log.info("%s: %s; whether inputs stand still is asked again", self._name, error)
+            if self._unanswered:
+                _log.warning(
+                    "%s: %s. Neither now nor %d minutes ago did the brokers say where inputs end. Of a partition "
+                    "without a leader nothing is read, and a task of several inputs waits for each: kafka-topics.sh "
+                    "--describe --unavailable-partitions shows those",
+                    self._name,
+                    error,
+                    HANGS_S // 60,
+                )
+            else:
+                _log.info("%s: %s; whether inputs stand still is asked again", self._name, error)
+            self._unanswered = True
             return
+        self._unanswered = False
         behind = {tp: stable[tp].end for tp in places if stable[tp].end < ends[tp].end}
         for tp, offset in behind.items():
             if self._behind.get(tp) == offset:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
-from store.log import Producer
+from store.errors import RetriableError
+from store.log import Offsets, Producer
 from store.streams.application import Application
-from store.streams.hanging import HANGS_S
+from store.streams.hanging import HANGS_S, HangingInputs
 from store.streams.thread import StreamThread
 from store.streams.topology import Context, Topology
-from store.types import Record
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 
 
@@ -70,3 +72,29 @@ def test_nothing_is_told_of_transactions_that_end_while_others_begin(
             behind.producer.commit_transaction()
             behind.producer = behind.begin()
     assert "cannot be read beyond" not in caplog.text
+
+
+class WithoutLeader(SimReader):
+    def offsets_of(
+        self,
+        places: Sequence[TopicPartition],
+        isolation: IsolationLevel,  # noqa: ARG002
+    ) -> Mapping[TopicPartition, Offsets]:
+        raise RetriableError(f"{places[0]}: LEADER_NOT_AVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"), [((False, False), 1), ((False, False, False), 2), ((False, True, False), 0)], ids=str
+)
+def test_an_input_that_has_no_leader_one_time_after_another_is_told_of(
+    answers: tuple[bool, ...], told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, clock = SimBroker(), VirtualClock()
+    broker.create_topic("in", 1)
+    hanging = HangingInputs("t0", clock)
+    with caplog.at_level(logging.WARNING):
+        for answer in answers:
+            clock.sleep(HANGS_S)
+            reader = SimLog(broker).reader() if answer else WithoutLeader(broker)
+            hanging.look(reader, lambda: [TopicPartition("in", 0)])
+    assert caplog.text.count("in-0: LEADER_NOT_AVAILABLE. Neither now nor 20 minutes ago") == told
