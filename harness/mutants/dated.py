@@ -121,8 +121,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.builder:CogroupedKStream.aggregate",
-                "windowed_aggregate(store_name, windows, initializer, aggregator, merger)",
-                "windowed_aggregate(store_name, windows, initializer, next(iter(self.groups.values())), merger)",
+                "store_name, windows, initializer, aggregator, merger, clock",
+                "store_name, windows, initializer, next(iter(self.groups.values())), merger, clock",
             ),
         ),
     ),

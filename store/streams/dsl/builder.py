@@ -1566,7 +1566,9 @@ class CogroupedKStream:
             operator = (
                 Aggregate(store_name, initializer, aggregator)
                 if windows is None
-                else windowed_aggregate(store_name, windows, initializer, aggregator, merger)
+                else windowed_aggregate(
+                    store_name, windows, initializer, aggregator, merger, clock=f"{store_name}/{number}"
+                )
             )
             node_name = graph.new_name(_COGROUPED, None if name is None else f"{name}-cogroup-agg-{number}")
             operators.append(operator)

@@ -180,7 +180,7 @@ class DelayedLookUp:
 
     def bind(self, place: Place) -> Forward:
         join = self.look_up.bind(place)
-        observe, times, name = observing(place), place.task.observed, place.name
+        observe, times, name = observing(place, self.store), place.task.observed, self.store
         waiting = _Waiting(place.task.own_stores[self.store], place, self.key_serde, self.value_serde, join)
         place.at_flush(waiting.flush)
         place.task.broken_off.append(waiting.go_on)

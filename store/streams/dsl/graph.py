@@ -437,11 +437,17 @@ class Place:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
         return self.graph.punctuators.schedule(self.name, interval_ms, kind, callback, start_ms)
 
-    def observed_before(self, name: str) -> int:
-        """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on."""
-        time = self.task.observed_before(name)
+    def observed_before(self, store: str, operator: str | None = None) -> int:
+        """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on.
+
+        It goes by the name of its store, for that of the operator may count those before it. Earlier versions noted it
+        by the latter: that of this place, or what is given.
+        """
+        time = self.task.observed_before(store)
+        if time < 0:
+            time = self.task.observed_before(operator or self.name)
         if time >= 0:
-            self.task.observed[name] = time
+            self.task.observed[store] = time
         return time
 
     def release(self, held: Callable[[], Record], forward: Forward, *result: Any) -> None:

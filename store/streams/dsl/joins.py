@@ -293,11 +293,11 @@ class JoinSide:
                     return join(key, mine(value), None)
                 return join(key, None, others(value))
 
-            place.observed_before(self.join)
+            place.observed_before(self.waiting, self.join)
             shared = Waiting(
                 place.task.own_stores[self.waiting],
                 place.task.observed,
-                self.join,
+                self.waiting,
                 self.windows,
                 self.key_serde.deserialize,
                 alone,

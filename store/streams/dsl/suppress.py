@@ -276,7 +276,7 @@ class Suppress:
         forward: Forward = place.forward
         buffer = _shared(place, self.store, self.key_serde, self.value_serde)
         place.at_flush(buffer.flush)
-        observe = observing(place)
+        observe = observing(place, self.store)
         wait, by_window, sends_old = self.wait_ms, self.by_window, self.sends_old
         full = self._full(buffer)
 

@@ -46,18 +46,21 @@ def windowed_aggregate(
     initializer: Callable[[], Any] | None,
     aggregator: Callable[..., Any] | None,
     merger: Callable[[Any, Any, Any], Any] | None,
+    clock: str | None = None,
 ) -> TimeWindowAggregate | SlidingWindowAggregate | SessionAggregate:
-    """The operator for those windows. The functions are those of `operators.Aggregate`; only sessions merge."""
+    """The operator for those windows. The functions are those of `operators.Aggregate`; only sessions merge. `clock`
+    names its stream time, where it is not alone to have the store."""
     if isinstance(windows, TimeWindows | UnlimitedWindows):
-        return TimeWindowAggregate(store, windows, initializer, aggregator)
+        return TimeWindowAggregate(store, windows, initializer, aggregator, clock or store)
     if isinstance(windows, SlidingWindows):
-        return SlidingWindowAggregate(store, windows, initializer, aggregator)
-    return SessionAggregate(store, windows, initializer, aggregator, merger)
+        return SlidingWindowAggregate(store, windows, initializer, aggregator, clock or store)
+    return SessionAggregate(store, windows, initializer, aggregator, merger, clock or store)
 
 
-def observing(place: Place) -> Callable[[int], int]:
-    """A function that takes the time of each record and returns the largest so far; that outlives restarts."""
-    times, name = place.task.observed, place.name
+def observing(place: Place, name: str) -> Callable[[int], int]:
+    """A function that takes the time of each record and returns the largest so far; that outlives restarts, by that
+    name."""
+    times = place.task.observed
     latest = place.observed_before(name)
 
     def observe(timestamp: int) -> int:
@@ -132,13 +135,14 @@ class Unclosed:
 
 
 class Emitted:
-    """Which windows an `OnWindowClose` has forwarded: those that are closed at its stream time; and, while a record
-    closes some that this does not count yet, those of them that had their turn."""
+    """Which windows an `OnWindowClose` has forwarded: those up to a time that is noted, so that they stay what they
+    are where another grace period is given; and, while a record closes some that this does not count yet, those of them
+    that had their turn."""
 
-    def __init__(self, place: Place, operator: str, table: Table, windows: Windows) -> None:
+    def __init__(self, place: Place, operator: str, store: str, windows: Windows) -> None:
         self._times = place.task.observed
-        self._operator = operator
-        self._identify = table.identify
+        self._name = f"{store}/closed"
+        self._identify = place.table(store).identify
         self._sessions = isinstance(windows, SessionWindows)
         self.wait_ms = closed_after_ms(windows)
         """After the end of a session, and after the start of another window."""
@@ -146,14 +150,29 @@ class Emitted:
             self.wait_ms += size_of_windows(windows)
         self._had_their_turn: set[Hashable] = set()
         self._on_its_way: Hashable = None
+        before = place.task.observed_before
+        until = before(self._name)
+        if until < 0:
+            # Earlier versions noted the stream time alone, by the name of the operator.
+            until = max(0, before(operator) - self.wait_ms + 1)
+        self._times[self._name] = until
+        """What was forwarded ends, or begins where it is no session, before that."""
 
     def closes(self, row: Windowed[Any]) -> int:
         """At which stream time a window is closed."""
-        return (row.window.end if self._sessions else row.window.start) + self.wait_ms
+        return self._time_of(row) + self.wait_ms
+
+    def _time_of(self, row: Windowed[Any]) -> int:
+        return row.window.end if self._sessions else row.window.start
+
+    @property
+    def until(self) -> int:
+        """The stream time up to which windows were forwarded that close by then."""
+        return self._times[self._name] - 1 + self.wait_ms
 
     def has(self, row: Windowed[Any], *, to_all: bool) -> bool:
         """Whether a window has been forwarded: to all operators, or to some at least."""
-        if self.closes(row) <= self._times.get(self._operator, -1):
+        if self._time_of(row) < self._times[self._name]:
             return True
         key = self._identify(row)
         return key in self._had_their_turn and not (to_all and key == self._on_its_way)
@@ -168,8 +187,9 @@ class Emitted:
         finally:
             self._on_its_way = None
 
-    def counted(self) -> None:
-        """All that the record closes has been forwarded, and the stream time is to count it."""
+    def counted(self, now: int) -> None:
+        """All that is closed at that stream time has been forwarded."""
+        self._times[self._name] = max(0, now - self.wait_ms + 1)
         self._had_their_turn.clear()
 
 
@@ -177,7 +197,7 @@ def _emitted(place: Place, operator: str, store: str, windows: Windows) -> Emitt
     """That of the task, which those who look windows up have too."""
     emitted: Emitted | None = place.graph.shared.get(store)
     if emitted is None:
-        emitted = place.graph.shared[store] = Emitted(place, operator, place.table(store), windows)
+        emitted = place.graph.shared[store] = Emitted(place, operator, store, windows)
     return emitted
 
 
@@ -236,7 +256,8 @@ class OnWindowClose:
         return FromClosed(name, self.aggregate.store, self.windows)
 
     def bind(self, place: Place) -> Forward:
-        forward, name, times = place.forward, place.name, place.task.observed
+        forward, name = place.forward, place.name
+        times, clock = place.task.observed, self.aggregate.clock
         table, windows = place.table(self.aggregate.store), self.windows
         sessions = isinstance(windows, SessionWindows)
         emitted = _emitted(place, name, self.aggregate.store, windows)
@@ -248,7 +269,7 @@ class OnWindowClose:
             return find(max(0, before - wait + 1), now - wait)
 
         span = default_segment_interval_ms(self.retention_ms) // _SPANS
-        unclosed = Unclosed(table, closed_between, emitted.closes, span, place.observed_before(name))
+        unclosed = Unclosed(table, closed_between, emitted.closes, span, emitted.until)
         process = self.aggregate.bind(place.with_children({name: unclosed.note}))
         read, row_bytes, value_bytes = table.read, self.key_serde.serialize, self.value_serde.serialize
         key_bytes = self.key_serde.inner.serialize
@@ -262,7 +283,7 @@ class OnWindowClose:
                 found = read(row)
                 if found is not None:
                     release(row, *found, headers)
-            emitted.counted()
+            emitted.counted(now)
 
         def release(row: Windowed[Any], value: Any, time: int, headers: Headers) -> None:
             def held() -> Record:
@@ -272,9 +293,10 @@ class OnWindowClose:
                 place.release(held, take, forward, row, value, None, time, headers)
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            before = times.get(name, -1)
-            if timestamp > before and key is not None and value is not None:
-                emit(before, timestamp, headers)
+            if key is not None and value is not None:
+                now = max(timestamp, times.get(clock, -1))
+                if now > emitted.until:
+                    emit(emitted.until, now, headers)
             process(key, value, timestamp, headers)
 
         return emitting
@@ -292,12 +314,18 @@ class TimeWindowAggregate:
     windows: TimeWindows | UnlimitedWindows
     initializer: Callable[[], Any] | None
     aggregator: Callable[..., Any] | None
+    clock: str
+    """What its stream time is noted by."""
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
+        incomplete, late, observe = (
+            place.dropped(NO_KEY_OR_VALUE),
+            place.dropped(_LATE),
+            observing(place, self.clock),
+        )
         size, grace, starts = self.windows.size_ms, self.windows.grace_ms, self.windows.starts
         tumbling = self.windows.advance_ms == size
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
@@ -362,12 +390,18 @@ class SlidingWindowAggregate:
     windows: SlidingWindows
     initializer: Callable[[], Any] | None
     aggregator: Callable[..., Any] | None
+    clock: str
+    """What its stream time is noted by."""
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
+        incomplete, late, observe = (
+            place.dropped(NO_KEY_OR_VALUE),
+            place.dropped(_LATE),
+            observing(place, self.clock),
+        )
         size, grace = self.windows.difference_ms, self.windows.grace_ms
         put, windows = table.put, table.windows
 
@@ -483,12 +517,18 @@ class SessionAggregate:
     initializer: Callable[[], Any] | None
     aggregator: Callable[..., Any] | None
     merger: Callable[[Any, Any, Any], Any] | None
+    clock: str
+    """What its stream time is noted by."""
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
         table = cast(SessionTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         begin, merge, fold = self._folds()
-        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
+        incomplete, late, observe = (
+            place.dropped(NO_KEY_OR_VALUE),
+            place.dropped(_LATE),
+            observing(place, self.clock),
+        )
         gap, grace = self.windows.gap_ms, self.windows.grace_ms
         put, sessions = table.put, table.sessions
 
