@@ -323,7 +323,7 @@ class Worker:
         # As far as there is anything now, once, for it may come faster than it is applied: what comes to a global table
         # meanwhile, or while tasks advance, waits for the next time.
         self.replicas.update(busy=False)
-        due = sorted({tp.partition for tp in ends})
+        ordered = due = sorted({tp.partition for tp in ends})
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)
         moved = ticked = self._clock.monotonic()
@@ -341,6 +341,7 @@ class Worker:
                         if not self._outlives(error):
                             raise
                         due = [partition for partition in due if partition not in self._lost]
+                        idle = [partition for partition in idle if partition in self.tasks]
                 with self._side_by_side(
                     [(one, self._step(one)) for one in (*self._to_open_first(due), *idle)]
                 ) as ended:
@@ -358,6 +359,8 @@ class Worker:
                         task = self.tasks.get(partition)
                         if task is not None and not self._owes_commit(task) and not self._before_ends(task):
                             due = [one for one in due if one != partition]
+                # One that had reached its ends may have failed since, at what it does by the wall clock.
+                due += [one for one in ordered if one not in (*due, *self.tasks, *self._lost)]
                 if due and self._clock.monotonic() - moved >= UNREACHED_S:
                     self._check_ends_are_there(due)
                     moved = self._clock.monotonic()

@@ -18,6 +18,7 @@ from store import points
 from store.config import StreamsConfig
 from store.errors import (
     AbortRequiredError,
+    FatalLogError,
     InputChangedError,
     LogError,
     OutcomeUnknownError,
@@ -531,3 +532,48 @@ def test_what_is_due_by_the_clock_is_done_while_another_task_of_the_host_has_muc
     assert carried.records == 10
     assert ticked.count("first 1" if same else "second 0") >= 9
     host.close()
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("no answer"), FatalLogError("broken client")], ids=str)
+def test_a_task_that_fails_after_it_has_reached_its_ends_is_opened_anew_by_the_same_order(
+    error: LogError,
+) -> None:
+    """At the commit of what its punctuator has written, while another task of the order is at work."""
+
+    class Ticks:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(200, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, now: int) -> None:
+            self.context.forward(b"tick", b"", timestamp=now)
+
+        def process(self, _record: object) -> None:
+            cluster.clock.sleep(0.05)
+
+    builder = StreamsBuilder("app")
+    builder.stream(SOURCE.topic).process(Ticks).to(SINK.topic)
+    (topology,) = builder.build().sub_topologies
+    cluster = Cluster(topology, partitions=2, linger_records=1)
+    host = host_of(cluster, config=StreamsConfig(commit_interval_ms=100, poll_records=5))
+    host.carry_out(Orders("run", [Order(0, one, {SOURCE.topic: 0}) for one in (0, 1)], 2))
+    cluster.feed(*[b"a"] * 100)
+    commit = SimProducer.commit_transaction
+    commits = []
+
+    def second_fails(self: SimProducer) -> None:
+        if self.transactional_id.endswith("_1"):
+            commits.append(self)
+            if len(commits) == 2:
+                raise error
+        commit(self)
+
+    with patch.object(SimProducer, "commit_transaction", second_fails):
+        carried = host.carry_out(
+            Orders("run", [Order(0, 0, {SOURCE.topic: 100}), Order(0, 1, {SOURCE.topic: 0})], 2)
+        )
+    assert len(commits) > 2
+    assert [(one.partition, one.positions) for one in carried] == [
+        (0, {SOURCE.topic: 100}),
+        (1, {SOURCE.topic: 0}),
+    ]
