@@ -204,6 +204,8 @@ class Worker:
         """Partition → since when its task has been waiting to go back to its last commit."""
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
+        self._ordered: Collection[int] = ()
+        """Partitions that are brought to given ends, and no others are opened meanwhile."""
         self._processed: dict[int, int] = {}
         self._purges = frozenset(purges) & {*topology.sources}
         self._purge_looked = clock.monotonic()
@@ -280,12 +282,18 @@ class Worker:
         """Each task that is to make a step in this round, when it is its turn."""
         self._broke_off = False
         opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
-        # A restore may take longer than a transaction may be open: what is open is committed before.
-        held_up = self.opening and any(task.in_transaction for task in self.tasks.values())
+        held_up = self._held_up()
         for partition in self._to_open_first(self._partitions):
             opens = self._tries(partition) and self._clock.monotonic() <= opens_until
             if partition in self.tasks or (opens and not self._broke_off and not held_up):
                 yield partition
+
+    def _held_up(self) -> bool:
+        """Whether tasks that are to be opened wait until others have committed.
+
+        A restore may take longer than a transaction may be open. Each commits in its next step (`_process`).
+        """
+        return self.opening and any(task.in_transaction for task in self.tasks.values())
 
     def _to_open_first(self, partitions: Iterable[int]) -> list[int]:
         return sorted(partitions, key=self.tasks.__contains__)
@@ -324,14 +332,13 @@ class Worker:
         # meanwhile, or while tasks advance, waits for the next time.
         self.replicas.update(busy=False)
         ordered = due = sorted({tp.partition for tp in ends})
-        self._ends = dict(ends)
+        self._ends, self._ordered = dict(ends), ordered
         self._processed = dict.fromkeys(due, 0)
         moved = ticked = self._clock.monotonic()
         try:
             while due and not self._leaving():
-                idle: list[int] = []
-                if self._clock.monotonic() - ticked >= TICK_S:
-                    idle = [one for one in self.tasks if one not in due]
+                ticks = self._clock.monotonic() - ticked >= TICK_S
+                if ticks:
                     meanwhile()
                     ticked = self._clock.monotonic()
                 if self._arrivals is not None:
@@ -341,10 +348,11 @@ class Worker:
                         if not self._outlives(error):
                             raise
                         due = [partition for partition in due if partition not in self._lost]
-                        idle = [partition for partition in idle if partition in self.tasks]
-                with self._side_by_side(
-                    [(one, self._step(one)) for one in (*self._to_open_first(due), *idle)]
-                ) as ended:
+                held_up = self._held_up()
+                steps = [one for one in self._to_open_first(due) if one in self.tasks or not held_up]
+                if ticks or held_up:
+                    steps += [one for one in self.tasks if one not in due]
+                with self._side_by_side([(one, self._step(one)) for one in steps]) as ended:
                     for partition, step in ended:
                         try:
                             if step() and partition in due:
@@ -365,7 +373,7 @@ class Worker:
                     self._check_ends_are_there(due)
                     moved = self._clock.monotonic()
         finally:
-            self._ends = None
+            self._ends, self._ordered = None, ()
         self._purge()
         self._tell_of_lost()
         return self._processed
@@ -456,6 +464,8 @@ class Worker:
     @property
     def opening(self) -> bool:
         """Whether there are tasks that the next steps open."""
+        if self._ordered:
+            return any(one not in self.tasks and one not in self._lost for one in self._ordered)
         waiting = self._waiting.union(one for one in self._unopened if not self._tries(one))
         return len(self.tasks) + len(waiting) < len(self._partitions)
 
@@ -799,7 +809,7 @@ class Worker:
                 self._held_back = True
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
-        others_wait = (self._ends is None and self.opening) or self.aborting
+        others_wait = self.opening or self.aborting
         if task.in_transaction and (task.should_commit() or others_wait or not (progress or self._busy)):
             yield from task.commit_steps()
             progress = True

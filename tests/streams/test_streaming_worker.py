@@ -9,6 +9,7 @@ import pytest
 from harness.worlds.sim.broker import Phase, SimLog, SimProducer, SimReader
 from store.config import StreamsConfig
 from store.errors import (
+    FatalLogError,
     FencedError,
     InputChangedError,
     LogError,
@@ -17,6 +18,7 @@ from store.errors import (
     StateLockedError,
     TaskLostError,
 )
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
 from store.streams.task import Task
 from store.streams.topology import Context
 from store.streams.worker import MOST_FAILURES, REFRESH_POSITIONS_S, UNREACHED_S, Worker
@@ -315,4 +317,55 @@ def test_it_advances_to_given_ends_and_no_further() -> None:
     assert worker.advance(ends) == {0: 0, 1: 0}
     assert worker.advance({SOURCE: 3}) == {0: 1}
     assert outputs(cluster) == 4
+    worker.close()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("neighbours_end", [0, 60], ids=["at its end", "at work"])
+def test_a_task_that_fails_on_the_way_to_its_end_is_opened_anew_when_its_neighbour_has_committed(
+    monkeypatch: pytest.MonkeyPatch, neighbours_end: int, streams: bool
+) -> None:
+    """What a restore takes is more than a transaction may."""
+
+    class Ticks:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(200, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, now: int) -> None:
+            self.context.forward(b"tick", b"", timestamp=now)
+
+        def process(self, record: StreamRecord) -> None:
+            cluster.clock.sleep(0.05)
+            self.context.forward(record.key, record.value)
+
+    builder = StreamsBuilder("app")
+    builder.stream(SOURCE.topic).process(Ticks).to(SINK.topic)
+    (topology,) = builder.build().sub_topologies
+    cluster = Cluster(topology, [b"a"] * 60, partitions=2)
+    config = StreamsConfig(commit_interval_ms=50_000, poll_records=1)
+    reader = SimLog(cluster.broker).reader() if streams else None
+    worker = cluster.worker(config, partitions=(0, 1), streaming=reader)
+    worker.advance({SOURCE: 0, TopicPartition("in", 1): 0})
+    neighbour = worker.tasks[1]
+    opened, produce = Task.open, SimProducer.produce
+    had: list[bool] = []
+
+    def slow(task: Task) -> None:
+        cluster.clock.sleep(2 * config.transaction_timeout_ms / 1000)
+        opened(task)
+
+    def fails_once(self: SimProducer, *args: Any, **options: Any) -> None:
+        if neighbour.in_transaction and self.transactional_id.endswith("_0") and not had:
+            had.append(True)
+            raise FatalLogError("broken client")
+        produce(self, *args, **options)
+
+    monkeypatch.setattr(Task, "open", slow)
+    monkeypatch.setattr(SimProducer, "produce", fails_once)
+    ends = {SOURCE: 40, TopicPartition("in", 1): neighbours_end}
+    assert worker.advance(ends)[1] == neighbours_end
+    assert had
+    assert worker.tasks[0].committed_position(SOURCE) == 40
+    assert worker.tasks[1] is neighbour
     worker.close()
