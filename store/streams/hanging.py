@@ -4,8 +4,8 @@ Only what is below the last stable offset is read. A transaction whose markers a
 keeps that where it is for ever: nothing more comes of the partition, nor of the other inputs of its task once they are
 to wait for it, and nothing fails. Only the offsets tell.
 
-Must survive: brokers that do not answer, as for a partition without a leader: they are asked again, and it is told of
-when that goes on, for such an input holds its task up in the same way.
+Must survive: brokers that do not answer, or refuse to, which are asked again. It is told of when they do not answer
+time after time, as for a partition without a leader, for such an input holds its task up in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from store.clock import Clock
-from store.errors import RetriableError, UnreachableError
+from store.errors import LogError, RetriableError, UnreachableError
 from store.log import Reader
 from store.types import IsolationLevel, TopicPartition
 
@@ -60,6 +60,10 @@ class HangingInputs:
             else:
                 _log.info("%s: %s; whether inputs stand still is asked again", self._name, error)
             self._unanswered = True
+            return
+        except LogError as error:
+            # Also what does not pass by itself, such as a topic that is gone: who reads it ends of that, or goes on.
+            _log.info("%s: %s; whether inputs stand still is asked again", self._name, error)
             return
         self._unanswered = False
         behind = {tp: stable[tp].end for tp in places if stable[tp].end < ends[tp].end}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
-from store.errors import RetriableError
+from store.errors import FatalLogError, LogError, RetriableError
 from store.log import Offsets, Producer
 from store.streams.application import Application
 from store.streams.hanging import HANGS_S, HangingInputs
@@ -98,3 +99,28 @@ def test_an_input_that_has_no_leader_one_time_after_another_is_told_of(
             reader = SimLog(broker).reader() if answer else WithoutLeader(broker)
             hanging.look(reader, lambda: [TopicPartition("in", 0)])
     assert caplog.text.count("in-0: LEADER_NOT_AVAILABLE. Neither now nor 20 minutes ago") == told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LogError("no such topic"), FatalLogError("not authorized"), RetriableError("no leader")],
+    ids=str,
+)
+def test_an_error_of_the_log_ends_nothing_and_what_stands_still_is_told_of_when_it_is_over(
+    error: LogError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = Behind()
+    offsets_of = SimReader.offsets_of
+    refused: list[LogError] = []
+
+    def fails_once(self: SimReader, places: Any, isolation: IsolationLevel) -> Any:
+        if not refused:
+            refused.append(error)
+            raise error
+        return offsets_of(self, places, isolation)
+
+    monkeypatch.setattr(SimReader, "offsets_of", fails_once)
+    with caplog.at_level(logging.WARNING):
+        behind.work(4 * HANGS_S)
+    assert refused
+    assert "in-0 cannot be read beyond offset 0, though it ends at 2" in caplog.text
