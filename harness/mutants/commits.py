@@ -205,14 +205,14 @@ MUTANTS = (
         (
             Edit(
                 "store.spark.host:TaskHost._advance",
-                "            records = worker.advance(ends, partial(self._tick_all_but, worker))\n",
-                "            records = worker.advance(ends, partial(self._tick_all_but, worker))\n"
+                "            records = worker.advance(ends, partial(self._tick_all_but, worker), refresh)\n",
+                "            records = worker.advance(ends, partial(self._tick_all_but, worker), refresh)\n"
                 "            for order in orders:\n"
                 "                if not records.get(order.partition):\n"
                 "                    worker.tasks[order.partition]._positions |= {\n"
                 "                        TopicPartition(topic, order.partition): 0 for topic in order.ends\n"
                 "                    }\n"
-                "                    records = worker.advance(ends, partial(self._tick_all_but, worker))\n",
+                "                    records = worker.advance(ends, partial(self._tick_all_but, worker), refresh)\n",
             ),
         ),
     ),

@@ -224,9 +224,9 @@ class TaskHost:
             for order in orders
             for topic, end in order.ends.items()
         }
+        refresh = [order.partition for order in orders if order.refresh]
         try:
-            records = worker.advance(ends, partial(self._tick_all_but, worker))
-            worker.refresh_positions(order.partition for order in orders if order.refresh)
+            records = worker.advance(ends, partial(self._tick_all_but, worker), refresh)
         except Exception:
             _let_go_of_closed(worker)
             raise

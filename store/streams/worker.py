@@ -206,6 +206,8 @@ class Worker:
         """Up to where inputs are read; None: as far as there is anything."""
         self._ordered: Collection[int] = ()
         """Partitions that are brought to given ends, and no others are opened meanwhile."""
+        self._to_refresh: Collection[int] = ()
+        """Of these, those whose positions are to be committed in any case."""
         self._processed: dict[int, int] = {}
         self._purges = frozenset(purges) & {*topology.sources}
         self._purge_looked = clock.monotonic()
@@ -315,12 +317,16 @@ class Worker:
         return side_by_side(steps, self._pool, lambda partition: enter(self._topology.task_id(partition)))
 
     def advance(
-        self, ends: Mapping[TopicPartition, int], meanwhile: Callable[[], None] = lambda: None
+        self,
+        ends: Mapping[TopicPartition, int],
+        meanwhile: Callable[[], None] = lambda: None,
+        refresh: Collection[int] = (),
     ) -> dict[int, int]:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
 
         Tasks that are there, or that have none of these inputs, do what is due by the wall clock now and then, and so
-        may others: `meanwhile` is called as often.
+        may others: `meanwhile` is called as often. Those of the partitions `refresh` commit their positions even where
+        there is nothing to process, as an idle worker that polls does now and then.
 
         Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
         tasks that were taken over holds here too. Raises `InputChangedError` where an input has lost its end, after
@@ -332,7 +338,8 @@ class Worker:
         # meanwhile, or while tasks advance, waits for the next time.
         self.replicas.update(busy=False)
         ordered = due = sorted({tp.partition for tp in ends})
-        self._ends, self._ordered = dict(ends), ordered
+        self._ends, self._ordered, self._to_refresh = dict(ends), ordered, refresh
+        self._last_commit |= dict.fromkeys(refresh, -inf)
         self._processed = dict.fromkeys(due, 0)
         moved = ticked = self._clock.monotonic()
         try:
@@ -373,16 +380,16 @@ class Worker:
                     self._check_ends_are_there(due)
                     moved = self._clock.monotonic()
         finally:
-            self._ends, self._ordered = None, ()
+            self._ends, self._ordered, self._to_refresh = None, (), ()
         self._purge()
         self._tell_of_lost()
         return self._processed
 
     def refresh_positions(self, partitions: Iterable[int]) -> None:
-        """Commit where these tasks stand, as an idle worker that polls does by itself now and then.
+        """Commit where these tasks stand, before they are let go of.
 
-        One whose commit fails is closed: the next orders open it anew. Raises what has failed, and `TaskLostError` for
-        those that newer incarnations have taken over.
+        One whose commit fails is closed. Raises what has failed, and `TaskLostError` for those that newer incarnations
+        have taken over.
         """
         for partition in partitions:
             task = self.tasks.get(partition)
@@ -674,7 +681,8 @@ class Worker:
                 self._check_reaches(task)
             self._waiting.discard(partition)
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
-            self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
+            long_ago = task.group_lacks_positions or partition in self._to_refresh
+            self._last_commit[partition] = -inf if long_ago else self._clock.monotonic()
             return True
         if partition in self._aborts:
             return self._abort(partition, task)

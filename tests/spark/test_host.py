@@ -27,6 +27,7 @@ from store.errors import (
     StoreCorruptedError,
     TaskHostError,
     TaskLostError,
+    TransactionTimedOutError,
 )
 from store.points import Point
 from store.spark import process as serving
@@ -458,6 +459,31 @@ def test_a_task_that_fails_to_commit_its_positions_again_is_opened_anew_by_the_n
     cluster.feed(b"c")
     (carried,) = bring(3, refresh=False)
     assert carried.positions == {SOURCE.topic: 3}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OutcomeUnknownError, RetriableError, AbortRequiredError, FatalLogError, TransactionTimedOutError],
+)
+def test_positions_whose_commit_fails_once_are_committed_again_by_the_same_order(
+    error: type[LogError],
+) -> None:
+    cluster = numbered(b"a")
+    host = host_of(cluster)
+    order(host, 1)
+    commit = SimProducer.commit_transaction
+    outcomes: list[str] = []
+
+    def fails_once(self: SimProducer) -> None:
+        outcomes.append("failed" if not outcomes else "committed")
+        if len(outcomes) == 1:
+            raise error("once")
+        commit(self)
+
+    with patch.object(SimProducer, "commit_transaction", fails_once):
+        (carried,) = host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1}, refresh=True)], 1))
+    assert outcomes == ["failed", "committed"]
+    assert carried.positions == {SOURCE.topic: 1}
 
 
 def test_an_error_between_two_orders_keeps_no_other_sub_topology_from_what_is_due() -> None:
