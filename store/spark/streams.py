@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import re
 import threading
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
 from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
@@ -188,9 +189,9 @@ class SparkStreams:
         _pickled(self)
         log = self.deployment.log()
         partitions = self.application.prepare(log, self.config)
-        ids = _Ids(log, partitions)
+        ids = _Ids(log, partitions, _Jvm(spark.sparkContext), self.checkpoint)
         try:
-            ids.compare_with_noted(_Jvm(spark.sparkContext), self.checkpoint)
+            ids.compare_with_noted()
             return SparkStreamsQuery(
                 self, spark, partitions, _positions(log, self.application, partitions), ids
             )
@@ -676,39 +677,64 @@ class _Ids:
 
     Offsets of a topic that was deleted and made anew mean other records: to read on at one would pass over those
     before it. The ids are noted in the checkpoint, whose own offsets are of those topics, and compared before each
-    micro-batch, so that of what is made anew under a running query no more is read than a batch that had begun.
+    micro-batch, so that of what is made anew under a running query no more is read than a batch that had begun. Those
+    that a broker did not tell at the start are noted once it does.
     """
 
-    def __init__(self, log: KafkaLog, topics: Iterable[str]) -> None:
+    def __init__(self, log: KafkaLog, topics: Iterable[str], jvm: _Jvm, checkpoint: str) -> None:
         self._topics = sorted(topics)
         self._admin = log.admin()
+        self._jvm = jvm
+        self._path, self._new = jvm.path(f"{checkpoint}/{_IDS}"), jvm.path(f"{checkpoint}/.{_IDS}.new")
+        self._files = self._path.getFileSystem(jvm.settings)
         self._known: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
 
-    def compare_with_noted(self, jvm: _Jvm, checkpoint: str) -> None:
+    def compare_with_noted(self) -> None:
         """Take those that the checkpoint knows for the right ones, and note those that it does not."""
-        path, new = jvm.path(f"{checkpoint}/{_IDS}"), jvm.path(f"{checkpoint}/.{_IDS}.new")
-        files = path.getFileSystem(jvm.settings)
-        if files.exists(path):
-            self._known = json.loads(jvm.read(files, path))
-        elif files.exists(new):
-            # Written by a driver that died before it was renamed; where nothing was noted before, perhaps in part.
-            with suppress(json.JSONDecodeError):
-                self._known = json.loads(jvm.read(files, new))
-                files.rename(new, path)
-        noted = dict(self._known)
+        noted = self._read(self._path)
+        if noted is None and (noted := self._read(self._new)) is not None:
+            # Written by a driver that died before it was renamed.
+            self._rename()
+        self._noted = noted or {}
+        self._known = dict(self._noted)
         self.check()
-        if self._known != noted:
-            # Overwritten as a whole or not at all where the file system can; a part of it is no JSON, and is said.
-            stream = files.create(new, True)
-            try:
-                stream.write(bytearray(json.dumps(self._known).encode()))
-            finally:
-                stream.close()
-            files.delete(path, False)
-            files.rename(new, path)
+
+    def _read(self, path: Any) -> dict[str, str] | None:
+        """What is noted in a file, None where there is none, or none that is whole."""
+        if not self._files.exists(path):
+            return None
+        try:
+            noted: dict[str, str] = json.loads(self._jvm.read(self._files, path))
+            return noted
+        except json.JSONDecodeError as error:
+            why: Exception = error
+        except Py4JJavaError as error:
+            # Of a file system that does not answer nothing is known.
+            if not error.java_exception.getClass().getName().endswith(".ChecksumException"):
+                raise
+            why = error
+        # By a driver that died while it wrote the first one, or a machine that lost power before it was on the disk.
+        _log.warning(
+            "%s is not whole: whether topics were made anew while the query was away is not known, and the ids are "
+            "noted again: %s",
+            path.getName(),
+            why,
+        )
+        return None
+
+    def _note(self) -> None:
+        # Overwritten as a whole or not at all where the file system can.
+        self._jvm.write(self._files, self._new, json.dumps(self._known).encode())
+        self._rename()
+        self._noted = dict(self._known)
+
+    def _rename(self) -> None:
+        self._files.delete(self._path, False)
+        self._files.rename(self._new, self._path)
 
     def check(self) -> None:
-        """Raise `InputChangedError` for a topic that is another one."""
+        """Raise `InputChangedError` for a topic that is another one. Those that were not known are, and are noted."""
         try:
             found = self._admin.topic_ids(self._topics)
         except (RetriableError, UnreachableError) as error:
@@ -723,6 +749,8 @@ class _Ids:
                 "checkpoint, move its state directory away, and delete the application's own topics and the group's "
                 "positions"
             )
+        if self._known != self._noted:
+            self._note()
 
     def close(self) -> None:
         self._admin.close()
@@ -755,6 +783,20 @@ class _Jvm:
             return str(self._text(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def write(self, files: Any, path: Any, content: bytes) -> None:
+        """Write a file, in the place of any other, and have it on the medium where there is a way to."""
+        stream = files.create(path, True)
+        try:
+            stream.write(bytearray(content))
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+        finally:
+            stream.close()
+        if files.getScheme() == "file":
+            # What Hadoop has for local files cannot. It is this machine's, as the JVM is.
+            with Path(path.toUri().getPath()).open("rb") as written:
+                os.fsync(written.fileno())
 
 
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"

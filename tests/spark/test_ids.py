@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from store.errors import InputChangedError
-from store.spark.streams import _Ids
+from store.errors import InputChangedError, RetriableError
+from store.spark.streams import _IDS, _Ids, _Jvm
 
 
 class DiedError(Exception):
@@ -29,11 +32,10 @@ class Files:
     def exists(self, path: Path) -> bool:
         return path.name in self.there
 
-    def create(self, path: Path, overwrite: bool) -> Stream:
-        assert overwrite
+    def write(self, path: Path, content: bytes) -> None:
         self.there[path.name] = b""
-        self._reach("create")
-        return Stream(self, path.name)
+        self._reach("write")
+        self.there[path.name] = content
 
     def delete(self, path: Path, recursive: bool) -> None:
         assert not recursive
@@ -48,17 +50,6 @@ class Files:
         return True
 
 
-class Stream:
-    def __init__(self, files: Files, name: str) -> None:
-        self._files = files
-        self._name = name
-
-    def write(self, content: bytes) -> None:
-        self._files.there[self._name] = bytes(content)
-
-    def close(self) -> None: ...
-
-
 class Path:
     def __init__(self, files: Files, name: str) -> None:
         self.name = name
@@ -66,6 +57,9 @@ class Path:
 
     def getFileSystem(self, _settings: object) -> Files:  # noqa: N802 - as Hadoop names it
         return self._files
+
+    def getName(self) -> str:  # noqa: N802 - as Hadoop names it
+        return self.name
 
 
 class Driver:
@@ -75,6 +69,7 @@ class Driver:
         self.files = Files()
         self.topics: dict[str, str] = {}
         self.settings = None
+        self.answers = True
 
     def path(self, name: str) -> Path:
         return Path(self.files, name)
@@ -82,20 +77,27 @@ class Driver:
     def read(self, files: Files, path: Path) -> str:
         return files.there[path.name].decode()
 
+    def write(self, files: Files, path: Path, content: bytes) -> None:
+        files.write(path, content)
+
     def admin(self) -> Driver:
         return self
 
     def topic_ids(self, topics: list[str]) -> Mapping[str, str]:
+        if not self.answers:
+            raise RetriableError("no answer")
         return {topic: self.topics[topic] for topic in topics}
 
-    def start(self, dies_at: str = "") -> None:
+    def start(self, dies_at: str = "") -> _Ids:
         self.files.dies_at = dies_at
         this: Any = self
-        _Ids(this, self.topics).compare_with_noted(this, "checkpoint")
+        ids = _Ids(this, self.topics, this, "checkpoint")
+        ids.compare_with_noted()
+        return ids
 
 
-@pytest.mark.parametrize("again", ["", "create", "delete", "rename"])
-@pytest.mark.parametrize("dies_at", ["create", "delete", "rename"])
+@pytest.mark.parametrize("again", ["", "write", "delete", "rename"])
+@pytest.mark.parametrize("dies_at", ["write", "delete", "rename"])
 def test_a_driver_that_dies_while_it_notes_another_topic_forgets_none(dies_at: str, again: str) -> None:
     driver = Driver()
     driver.topics = {"a": "1"}
@@ -113,7 +115,7 @@ def test_a_driver_that_dies_while_it_notes_another_topic_forgets_none(dies_at: s
         driver.start()
 
 
-@pytest.mark.parametrize("dies_at", ["create", "delete", "rename"])
+@pytest.mark.parametrize("dies_at", ["write", "delete", "rename"])
 def test_a_driver_that_dies_at_its_first_start_starts_again(dies_at: str) -> None:
     driver = Driver()
     driver.topics = {"a": "1"}
@@ -123,3 +125,46 @@ def test_a_driver_that_dies_at_its_first_start_starts_again(dies_at: str) -> Non
     driver.topics = {"a": "made anew"}
     with pytest.raises(InputChangedError):
         driver.start()
+
+
+def test_ids_that_no_broker_told_at_the_start_are_noted_when_one_does() -> None:
+    driver = Driver()
+    driver.topics = {"a": "1"}
+    driver.answers = False
+    ids = driver.start()
+    driver.answers = True
+    ids.check()
+    driver.topics = {"a": "made anew"}
+    with pytest.raises(InputChangedError):
+        driver.start()
+
+
+def on_disk(driver: Driver, spark: SparkSession, directory: pathlib.Path) -> None:
+    this: Any = driver
+    _Ids(this, driver.topics, _Jvm(spark.sparkContext), str(directory)).compare_with_noted()
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_file_on_a_local_disk_is_written_in_the_place_of_another_one(
+    spark: SparkSession, tmp_path: pathlib.Path
+) -> None:
+    driver = Driver()
+    driver.topics = {"a": "1"}
+    on_disk(driver, spark, tmp_path)
+    driver.topics["b"] = "2"
+    on_disk(driver, spark, tmp_path)
+    assert json.loads((tmp_path / _IDS).read_text()) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("left", [b"", bytes(10)], ids=["nothing", "zeros"])
+def test_what_a_power_cut_has_left_of_the_file_is_warned_of_and_noted_again(
+    left: bytes, spark: SparkSession, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver()
+    driver.topics = {"a": "1"}
+    on_disk(driver, spark, tmp_path)
+    (tmp_path / _IDS).write_bytes(left)
+    on_disk(driver, spark, tmp_path)
+    assert f"{_IDS} is not whole" in caplog.text
+    assert json.loads((tmp_path / _IDS).read_text()) == {"a": "1"}
