@@ -91,6 +91,10 @@ PERMANENT = (
 _PASSING = (*HEALED, TaskHostError)
 """What an order may fail with, and the next one succeed."""
 
+_NO_SPARK = (AttributeError, ConnectionError, Py4JError, PySparkException)
+"""What is raised where Spark cannot run anything: PySpark has None of a context that was stopped, and a JVM that is
+gone refuses connections."""
+
 _SAID = re.compile(r"TaskHostError: (\w+): ")
 """The class of what a host has raised."""
 
@@ -306,7 +310,7 @@ class SparkStreamsQuery:
         """Wait until it has ended, for at most `timeout` seconds. False if it still runs.
 
         Raises what it failed with: a `StreamingQueryException` of Spark out of a micro-batch, the error itself, such
-        as a `TaskHostError`, where it came between two.
+        as a `TaskHostError`, where it came between two, or where the session was stopped under the query.
         """
         ended = self._ended.wait(timeout)
         if self._failed is not None:
@@ -325,8 +329,7 @@ class SparkStreamsQuery:
         with self._changing:
             self.query.stop()
         # Orders that no micro-batch waits for. Hosts are about to hear that they need not be carried to their end.
-        with suppress(Py4JError):
-            self._context.cancelJobGroup(self._deployment.run)
+        self._cancel()
         self._ended.wait()
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
@@ -500,9 +503,17 @@ class SparkStreamsQuery:
                     self._working.release()
                 if refresh:
                     refreshed = time.monotonic()
-            except (Py4JError, PySparkException) as error:
+            except _NO_SPARK as error:
                 if self._over.is_set() or self._stopping.is_set():
                     continue
+                if _is_stopped(self._context):
+                    # A query that waits for input may not find out by itself.
+                    self._between_orders = self._without_session()
+                    with suppress(*_NO_SPARK):
+                        self.query.stop()
+                    return
+                if isinstance(error, AttributeError):
+                    raise
                 _log.warning("tasks of %s could not be kept open: %s", self.name, error)
                 if BETWEEN_ORDERS in str(error) or self._would_fail(error):
                     self._between_orders = TaskHostError(str(error))
@@ -587,23 +598,39 @@ class SparkStreamsQuery:
     def _watch(self) -> None:
         """Wait for the end of the query, and start it again while that is allowed."""
         try:
-            self._run_on()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
-            self._failed = error
-        self._over.set()
-        if self._keeper is not None:
-            # Or it would have hosts started that were told to go.
-            with suppress(Py4JError, PySparkException):
-                self._context.cancelJobGroup(self._deployment.run)
-            self._keeper.join()
-        self._ids.close()
-        try:
-            self._tell(dismiss)
-        except (Py4JError, PySparkException) as error:
-            # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
-            _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
+            try:
+                self._run_on()
+            except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
+                self._failed = error
+                if _is_stopped(self._context) and not isinstance(error, TaskHostError):
+                    # What Spark and PySpark raise of that is anything.
+                    self._failed = self._without_session()
+                    self._failed.__cause__ = error
+            self._over.set()
+            if self._keeper is not None:
+                # Or it would have hosts started that were told to go.
+                self._cancel()
+                self._keeper.join()
+            self._ids.close()
+            try:
+                self._tell(dismiss)
+            except _NO_SPARK as error:
+                # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
+                _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
         finally:
+            # Whatever was raised here: nobody else ends the wait of those who wait for the query.
             self._ended.set()
+
+    def _cancel(self) -> None:
+        """End the jobs that bring orders beside micro-batches. Those of a Spark that is gone are gone with it."""
+        with suppress(*_NO_SPARK):
+            self._context.cancelJobGroup(self._deployment.run)
+
+    def _without_session(self) -> TaskHostError:
+        return TaskHostError(
+            f"the Spark session was stopped under the query {self.name}, or its JVM has died, and the task hosts with "
+            "it. Stop a query before its session; start this one again in another session"
+        )
 
     def _run_on(self) -> None:
         """Returns when it was stopped, and raises what it has failed with for good."""
@@ -621,13 +648,15 @@ class SparkStreamsQuery:
                     raise raised
                 if self._ends_by_itself:
                     self._finish()
+                elif not self._stopping.is_set() and _is_stopped(self._context):
+                    raise self._without_session()
                 return
             except (Py4JError, PySparkException, CrashproofError) as error:
                 if self._batches > done:
                     left, pause, done = self._streams.restarts, 1.0, self._batches
                 if self._stopping.is_set():
                     return
-                if left <= 0 or self._is_permanent(error):
+                if left <= 0 or _is_stopped(self._context) or self._is_permanent(error):
                     raise
                 _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
             self._stopping.wait(pause)
@@ -840,6 +869,16 @@ def _planned_ends(jvm: _Jvm, checkpoint: str, batch_id: int) -> dict[TopicPartit
             f"the offset log of Spark at {checkpoint}/offsets/{batch_id} is not what this version of crashproof can "
             f"read ({error}); it begins with {next(islice(lines, 1), 'nothing')!r}"
         ) from error
+
+
+def _is_stopped(context: SparkContext) -> bool:
+    """Whether nothing runs in it any more, whoever has stopped it."""
+    java: Any = context._jsc
+    try:
+        return java is None or bool(java.sc().isStopped())
+    except (Py4JError, ConnectionError):
+        # The JVM is gone.
+        return True
 
 
 def _machines(context: SparkContext) -> list[str]:
