@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -64,13 +65,17 @@ def closed(grace_ms: int = 0, steps_before: int = 0) -> Build:
     return build
 
 
+def has_key(name: str, key: str, _value: bytes) -> bool:
+    return key == name
+
+
 def counts(*names: str) -> Build:
     """A count of each key by itself, in the order of the names."""
 
     def build(builder: StreamsBuilder) -> Iterable[KTable]:
         stream = builder.stream("in")
         for name in names:
-            grouped = stream.filter(lambda key, _value, name=name: key == name).group_by_key()
+            grouped = stream.filter(partial(has_key, name)).group_by_key()
             windows = TimeWindows.of_size_and_grace(10, 5)
             yield grouped.windowed_by(windows).count(materialized=Materialized(name))
 
