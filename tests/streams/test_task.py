@@ -776,6 +776,29 @@ def test_windows_that_lack_a_commit_which_has_expired_are_not_taken_for_whole() 
         assert task.stores[STORE].is_empty()
 
 
+def windowed_but_for_x(context: Context, record: Record) -> None:
+    if record.key != b"x":
+        windowed(context, record)
+
+
+@pytest.mark.requirement("129.3")
+def test_windows_that_lack_a_commit_which_has_expired_are_told_by_what_a_later_commit_without_windows_says() -> (
+    None
+):
+    cluster = Cluster(pipeline(windowed_but_for_x, KEPT), [b"a"])
+    with cluster.task() as task:
+        cluster.run(task)
+    cluster.feed(b"b", b"x")
+    with cluster.task(host=Host(1)) as task:
+        for record in cluster.records()[1:]:
+            apply(task, [record])
+            task.commit()
+    cluster.clock.sleep(30 * 86_400.0)
+    assert cluster.broker.retain(CHANGELOG) > 0
+    with cluster.task() as task:
+        assert task.stores[STORE].is_empty()
+
+
 def test_a_changelog_that_has_lost_nothing_but_what_was_aborted_is_told_of_with_a_way_to_go_on() -> None:
     cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
     cluster.run_until_killed(cluster.task(), Point.FLUSHED, 1)
@@ -805,3 +828,20 @@ def test_a_position_beyond_the_end_of_the_input_leaves_the_stores_as_they_were()
     with cluster.task() as task:
         cluster.run(task)
     assert cluster.output()[-1] == (b"a", b"2")
+
+
+def without_a_time_for_bad_ones(record: Record, _partition_time: int) -> int:
+    return -1 if record.key == b"bad" else 5
+
+
+def test_a_record_without_a_time_is_passed_over_after_an_abort_too() -> None:
+    config = StreamsConfig.of({"default.timestamp.extractor": without_a_time_for_bad_ones})
+    cluster = Cluster(pipeline(), [b"a", b"bad", b"c"])
+    with cluster.task(config) as task:
+        for run in task.in_time([(cluster.records(), False)]):
+            task.process_batch(run)
+        task.abort()
+        for run in task.in_time([(cluster.records(), False)]):
+            task.process_batch(run)
+        task.commit()
+    assert [key for key, _ in cluster.output()] == [b"a", b"c"]

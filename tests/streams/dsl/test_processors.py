@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from store.config import StreamsConfig
 from store.errors import ConfigError, ProtocolError
 from store.serdes import IntSerde, JsonSerde, StrSerde
 from store.streams.dsl import (
@@ -22,7 +23,7 @@ from store.streams.dsl.processors import FixedKeyContext
 from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
 from store.types import Headers
-from tests.clusters import Cluster
+from tests.clusters import SINK, SOURCE, Cluster
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -652,6 +653,29 @@ def test_what_a_stream_time_punctuator_did_in_a_transaction_that_was_aborted_is_
         running.commit()
         assert seen == [1, MINUTE, MINUTE]
         assert [value for _, value, _ in output(running)] == [1, MINUTE]
+
+
+def test_a_stream_time_punctuator_that_raises_ends_the_application_whatever_a_handler_says_of_records() -> (
+    None
+):
+    def fail(_: int) -> None:
+        raise ValueError("a punctuator's")
+
+    def begin(context: ProcessorContext) -> None:
+        context.schedule(MINUTE, PunctuationType.STREAM_TIME, fail)
+
+    builder = StreamsBuilder("app")
+    builder.stream(SOURCE.topic).process(lambda: Calling(lambda *_: None, begin)).to(SINK.topic)
+    cluster = Cluster(builder.build().sub_topologies[0], [b"a"])
+    worker = cluster.worker(StreamsConfig.of({"processing.exception.handler": "continue"}))
+
+    def work() -> None:
+        for _ in range(100):
+            worker.poll()
+
+    with pytest.raises(ValueError, match="a punctuator's"):
+        work()
+    worker.close()
 
 
 @pytest.mark.parametrize("transactional", [True, False])
