@@ -526,8 +526,7 @@ class Joining:
         self, name: str, value_serde: Serde[Any], supplier: StoreSupplier[Any] | None
     ) -> DslStore:
         windows = self.windows
-        # A store that keeps rows for 0 ms has none: those of one time would not find each other.
-        retention = max(1, windows.retention_ms)
+        retention = windows.retention_ms
         if supplier is not None:
             name = supplier.name
         if isinstance(supplier, WindowSupplier):

@@ -173,21 +173,6 @@ def test_windows_need_not_be_symmetric() -> None:
     assert results("inner", windows, records) == [("A,same", 10), ("A,last", 15), ("B,early", 9)]
 
 
-@pytest.mark.parametrize(("kind", "alone"), [("inner", []), ("left", ["Z,None"])])
-def test_records_of_one_time_are_joined_where_no_difference_and_no_grace_is_given(
-    kind: Kind, alone: list[str]
-) -> None:
-    records: list[Input] = [
-        (L, A, b"A", 10),
-        (R, A, b"a", 10),
-        (R, A, b"b", 11),
-        (L, b"z", b"Z", 12),
-        (L, A, b"B", 13),
-    ]
-    found = [value for value, _ in results(kind, JoinWindows.of_time_difference(0), records)]
-    assert found == ["A,a", *alone]
-
-
 def test_before_is_the_others_time_before_ones_own() -> None:
     windows = JoinWindows.of_time_difference(0).before(5)
     records: list[Input] = [(L, A, b"A", 10), (R, A, b"a", 4), (R, A, b"b", 5), (R, A, b"c", 11)]
