@@ -71,6 +71,10 @@ _PASSING = frozenset(
 )
 REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 """What a broker says of records that it will never take."""
+FOLLOWING = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
+)
+"""What the client says of records that nothing is wrong with, but something was with another, or with all."""
 MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )

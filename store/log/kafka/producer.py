@@ -29,7 +29,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
-from store.log.kafka.errors import FENCED, REFUSED, cause_of, text_of, translate
+from store.log.kafka.errors import FENCED, FOLLOWING, REFUSED, cause_of, text_of, translate
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
 from store.types import Content, Headers, TopicPartition
@@ -60,7 +60,7 @@ class BatchBytes:
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused", "too_large")
+    __slots__ = ("by_time", "failed", "failed_topics", "failure", "lost", "reached", "refused", "too_large")
 
     def __init__(self) -> None:
         self.refused: list[Content] = []
@@ -71,6 +71,8 @@ class _Deliveries:
         self.too_large = 0
         """How many records were in a batch that was refused for its size."""
         self.failure: KafkaError | None = None
+        self.failed_topics: set[str] = set()
+        """Those of the records that were not delivered for `failure`."""
         self.failed = 0
         """How many records were not delivered."""
         self.lost: TopicPartition | None = None
@@ -85,11 +87,14 @@ class _Deliveries:
                 # A repeated batch that the broker no longer remembers counts as delivered, without an offset.
                 self.lost = TopicPartition(message.topic() or "", number(message.partition()))
             return
-        # One refused record makes the client purge the others: the first report has the reason, except
-        # that a successor's fencing explains everything.
+        # One refused record makes the client purge the others, and a broker refuse its whole batch: the first report
+        # that says more than that has the reason, except that a successor's fencing explains everything.
         self.failed += 1
-        if self.failure is None or error.code() in FENCED:
+        if self.failure is None or _explains(error) > _explains(self.failure):
             self.failure = error
+            self.failed_topics.clear()
+        if error.code() == self.failure.code():
+            self.failed_topics.add(message.topic() or "")
         if error.code() in REFUSED:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
@@ -109,7 +114,7 @@ class _Deliveries:
     @property
     def which(self) -> str:
         """What was not delivered, in words."""
-        topics = sorted({topic for topic, *_ in self.refused})
+        topics = sorted({topic for topic, *_ in self.refused} or self.failed_topics)
         what = f"a batch of {self.too_large} records" if self.is_divisible else "a record"
         named = what + (f" for {' or '.join(topics)}" if topics else "")
         if self.is_divisible:
@@ -129,6 +134,11 @@ class _Deliveries:
             TopicPartition(topic or "", number(partition)): offset
             for (topic, partition), offset in self.reached.items()
         }
+
+
+def _explains(error: KafkaError) -> int:
+    """How much that a record was not delivered says of why others were not."""
+    return 2 if error.code() in FENCED else int(error.code() not in FOLLOWING)
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:
@@ -159,7 +169,8 @@ def _remembers_fencing(
             self._fence(str(error))
             raise
         except (AbortRequiredError, FatalLogError) as error:
-            self._fence(_fencing(producer))
+            found = translate(_why(producer), "the producer")
+            self._fence(str(found) if isinstance(found, FencedError) else None)
             if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
                 refused = self._deliveries
                 raise RecordRefusedError(str(error), refused.refused, by_time=refused.by_time) from error
@@ -170,13 +181,12 @@ def _remembers_fencing(
     return call
 
 
-def _fencing(producer: ClientProducer) -> str | None:
-    """Why the client is fenced, None if it is not. Only to be asked of one that can begin no transaction."""
+def _why(producer: ClientProducer) -> KafkaError:
+    """Why the client can begin no transaction. Only to be asked of one whose transaction has failed."""
     try:
         producer.begin_transaction()
     except KafkaException as exception:
-        error = translate(cause_of(exception), "the producer")
-        return str(error) if isinstance(error, FencedError) else None
+        return cause_of(exception)
     raise AssertionError("a producer whose transaction has failed began another one")
 
 
@@ -499,9 +509,13 @@ class KafkaProducer(_Sender):
         if failure is not None:
             if failure.code() not in FENCED:
                 self._check_fatal("a record was not delivered")
+            if failure.code() in FOLLOWING:
+                # Where a topic could not be added to the transaction, for one, no report says so.
+                why = _why(self._live())
+                failure = failure if why.code() == KafkaError._STATE else why
             error = translate(failure, f"{self._id}: {self._deliveries.which} was not delivered")
-            if failure.code() in REFUSED and not failure.fatal():
-                refused = self._deliveries
+            refused = self._deliveries
+            if refused.refused and failure.code() in REFUSED and not failure.fatal():
                 raise RecordRefusedError(str(error), refused.refused, by_time=refused.by_time)
             raise (
                 error
