@@ -107,3 +107,23 @@ def test_a_time_that_a_topic_does_not_take_is_told_of_though_good_records_fail_w
     error = str(send(log, topic, [(b"k", now), (b"k", YEAR_9999_MS), (b"k", now)]))
     assert f"a record for {topic}, whose time is further" in error
     assert "(INVALID_TIMESTAMP)" in error
+
+
+def test_a_record_without_a_key_for_a_compacted_topic_is_told_of_with_what_such_a_topic_takes(
+    log: KafkaLog, send: Send, unique: Callable[[str], str]
+) -> None:
+    topic = unique("compacted")
+    create(log, topic, {"cleanup.policy": "compact"})
+    error = str(send(log, topic, [(b"k", 1), (None, 1)]))
+    assert f"a record for {topic} was not delivered" in error
+    assert "A compacted topic takes no record without a key" in error
+
+
+def test_several_records_with_such_times_in_one_batch_are_told_of_with_what_limits_them(
+    log: KafkaLog, send: Send, unique: Callable[[str], str]
+) -> None:
+    """Where a broker refuses more than one, the client keeps for itself what for."""
+    topic = unique("dated")
+    create(log, topic)
+    error = str(send(log, topic, [(b"k", YEAR_9999_MS)] * 3))
+    assert "message.timestamp.after.max.ms" in error

@@ -75,21 +75,24 @@ FOLLOWING = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
 )
 """What the client says of records that nothing is wrong with, but something was with another, or with all."""
+_HINTS = {
+    # The client says that the broker has refused it, also where it does so itself.
+    KafkaError.MSG_SIZE_TOO_LARGE: "The client takes up to its message.max.bytes, which kafka={'message.max.bytes': …} "
+    "sets, and a topic up to its max.message.bytes",
+    # It is also what the client says of each of several in a batch, whatever the broker has against them.
+    KafkaError.INVALID_RECORD: "A compacted topic takes no record without a key, and no topic takes one whose time is "
+    "further from the broker's clock than its message.timestamp.after.max.ms or message.timestamp.before.max.ms allow",
+}
 MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 
 
 def text_of(error: KafkaError, doing: str) -> str:
-    """What went wrong in doing what; of a record that is too large, which settings say so."""
+    """What went wrong in doing what, and of what a setting has refused, which one that may be."""
     text = f"{doing}: {error.str()} ({error.name()})"
-    if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-        return text
-    # The client says that the broker has refused it, also where it does so itself.
-    return (
-        f"{text}. The client takes up to its message.max.bytes, which kafka={{'message.max.bytes': …}} sets, and a "
-        "topic up to its max.message.bytes"
-    )
+    hint = _HINTS.get(error.code())
+    return text if hint is None else f"{text}. {hint}"
 
 
 def translate(error: KafkaError, doing: str) -> CrashproofError:
