@@ -31,6 +31,8 @@ from store.log.kafka.producer import BatchBytes
 from store.log.protocol import Assignor, GroupMember
 from store.types import IsolationLevel, TopicPartition
 
+NEVER_MS = 600_000
+
 
 @pytest.mark.requirement("129.5")
 @pytest.mark.parametrize(
@@ -168,7 +170,8 @@ def raised(code: int, **flags: bool) -> KafkaException:
 
 
 def producer_over(native: Mock, timeout: float = 30.0) -> KafkaProducer:
-    return KafkaProducer(Client("nobody:1", timeout, {}), native, "id", Mock(), BatchBytes(1_000_000))
+    client = Client("nobody:1", timeout, {})
+    return KafkaProducer(client, native, "id", NEVER_MS, Mock(), BatchBytes(1_000_000))
 
 
 def test_a_commit_that_was_sent_and_then_fails_for_good_has_an_unknown_outcome() -> None:

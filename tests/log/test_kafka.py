@@ -28,6 +28,7 @@ from harness.worlds.local.broker import LocalBroker
 from store.errors import (
     AbortRequiredError,
     ConfigError,
+    FatalLogError,
     FencedError,
     LogError,
     OutcomeUnknownError,
@@ -387,6 +388,14 @@ def test_a_pending_offset_is_never_returned(place: Place) -> None:
     assert place.reader.committed_metadata(place.group, place.tp, stable=False) == ""
     producer.abort_transaction()
     assert place.committed() is None
+
+
+def test_a_transaction_timeout_that_is_longer_than_the_brokers_is_told_of_with_both_settings(
+    place: Place,
+) -> None:
+    limits = r"transaction\.timeout\.ms=1000000000.*transaction\.max\.timeout\.ms of the broker$"
+    with pytest.raises(FatalLogError, match=limits):
+        place.producer(timeout_ms=1_000_000_000)
 
 
 def test_sending_no_offsets_changes_nothing(place: Place) -> None:

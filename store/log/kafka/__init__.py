@@ -56,7 +56,9 @@ class KafkaLog:
         }
         often: Config = {"connections.max.idle.ms": client.idle_ms()}
         made = build(ClientProducer, client.config(PRODUCER, TRANSACTIONAL, often, self._config, own))
-        return KafkaProducer(client, made, transactional_id, self._group_metadata, self._batches)
+        return KafkaProducer(
+            client, made, transactional_id, transaction_timeout_ms, self._group_metadata, self._batches
+        )
 
     def plain_producer(self) -> KafkaPlainProducer:
         client = Client(self.bootstrap, self.timeout, self._config)

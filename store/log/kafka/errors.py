@@ -82,6 +82,9 @@ _HINTS = {
     # It is also what the client says of each of several in a batch, whatever the broker has against them.
     KafkaError.INVALID_RECORD: "A compacted topic takes no record without a key, and no topic takes one whose time is "
     "further from the broker's clock than its message.timestamp.after.max.ms or message.timestamp.before.max.ms allow",
+    # The client's own text has a name for it that no broker knows.
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction.timeout.ms may be no longer than "
+    "transaction.max.timeout.ms of the broker",
 }
 MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}

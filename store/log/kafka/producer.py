@@ -349,10 +349,12 @@ class KafkaProducer(_Sender):
         client: Client,
         producer: ClientProducer,
         transactional_id: str,
+        transaction_timeout_ms: int,
         metadata: Callable[[str], object],
         batches: BatchBytes,
     ) -> None:
         super().__init__(client, producer, transactional_id, batches)
+        self._timeout_ms = transaction_timeout_ms
         self._metadata = metadata
         self._open = False
         self._commit_sent = False
@@ -363,7 +365,10 @@ class KafkaProducer(_Sender):
         producer = self._live()
         # Without a connection to any broker the client looks for the coordinator only every half second.
         self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
-        self._repeat("init_transactions", lambda seconds: producer.init_transactions(seconds))
+        self._repeat(
+            f"init_transactions with transaction.timeout.ms={self._timeout_ms}",
+            lambda seconds: producer.init_transactions(seconds),
+        )
 
     @_remembers_fencing
     def begin_transaction(self) -> None:
