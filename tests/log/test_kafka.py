@@ -878,6 +878,12 @@ def test_a_setting_that_would_break_a_promise_is_refused(key: str) -> None:
         KafkaLog(NOBODY, config={key: "value"})
 
 
+@pytest.mark.parametrize("bootstrap", ["", " ", ","])
+def test_an_address_of_no_broker_is_refused(bootstrap: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap=.*host:port"):
+        KafkaLog(bootstrap)
+
+
 def test_a_setting_that_the_client_does_not_know_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         KafkaLog(NOBODY, config={"no_such_setting": "secret"}).reader().partitions("topic")

@@ -33,6 +33,9 @@ class KafkaLog:
     """
 
     def __init__(self, bootstrap: str, *, timeout: float = 30.0, config: Config | None = None) -> None:
+        if not bootstrap.strip(", "):
+            # With none the client would wait for brokers until its time is up.
+            raise ConfigError("bootstrap", bootstrap, '"host:port", several with commas')
         self.bootstrap = bootstrap
         self.timeout = timeout
         self._config: Config = dict(config or {})
