@@ -31,6 +31,22 @@ def test_a_connection_that_fails_again_and_again_is_told_once_in_a_while(
     ]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "METADATAUPDATE [%s#producer-1] [thrd:main]: Partition in(wSsCzjvqTuq0)[%d]: new leader-1 not found in cache",
+        "ADDOFFSETS [%s#producer-1] [thrd:main]: Failed to add offsets to transaction on broker TxnCoordinator/1: "
+        "Broker: Coordinator not available (after %dms, 59998ms remains): error is retriable",
+    ],
+)
+def test_what_a_client_says_of_each_try_while_a_broker_comes_back_is_told_once_in_a_while(
+    line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        LOGGER.warning(line, "spared", number)
+    assert caplog.messages == [line % ("spared", 0)]
+
+
 def test_what_a_client_tells_its_owner_of_that_is_told_once_in_a_while_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

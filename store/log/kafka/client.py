@@ -29,8 +29,12 @@ LOGGER = logging.getLogger("store.log.kafka")
 # Without a handler Python prints warnings to standard error; a library leaves that to the application.
 LOGGER.addHandler(logging.NullHandler())
 
-_AFTER = re.compile(r" \(after .*")
-"""What changes each time that a client says of one connection that it has failed, and why."""
+_REPEATED = re.compile(r"(FAIL|METADATAUPDATE|ADDOFFSETS) ")
+"""What a client says again and again while a broker is away, or has no leaders yet: of connections, of each partition
+with each answer of the cluster, and of each try to add positions to a transaction."""
+
+_CHANGES = re.compile(r" \(after .*| Partition \S+:")
+"""What changes each time that a client says of one thing that it has failed, and why."""
 
 _NO_CONNECTION = re.compile(r"code=_(TRANSPORT|ALL_BROKERS_DOWN|RESOLVE)\b")
 """In what it says of that to its owner, see `Client._on_error`."""
@@ -43,8 +47,8 @@ property is meant for some of them."""
 
 
 class _Sparing(logging.Filter):
-    """Has a client tell of a connection that fails again and again once in `SAID_EVERY_S`, and of properties that are
-    other clients' not at all.
+    """Has a client tell of what fails again and again once in `SAID_EVERY_S`, and of properties that are other
+    clients' not at all.
 
     One that has lost all brokers begins with its addresses anew at each attempt, and has then said nothing of them
     (librdkafka#5546).
@@ -57,9 +61,9 @@ class _Sparing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        if not text.startswith("FAIL ") and _NO_CONNECTION.search(text) is None:
+        if _REPEATED.match(text) is None and _NO_CONNECTION.search(text) is None:
             return _OTHER_KIND.match(text) is None
-        what = _AFTER.sub("", text)
+        what = _CHANGES.sub("", text)
         with self._lock:
             told = self._told.setdefault(what, Sparingly())
             self._told.move_to_end(what)
