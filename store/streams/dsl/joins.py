@@ -526,21 +526,20 @@ class Joining:
         self, name: str, value_serde: Serde[Any], supplier: StoreSupplier[Any] | None
     ) -> DslStore:
         windows = self.windows
-        retention = windows.retention_ms
         if supplier is not None:
             name = supplier.name
         if isinstance(supplier, WindowSupplier):
             has = supplier.retain_duplicates, supplier.retention_ms, supplier.window_size_ms
-            if has != (True, retention, windows.size_ms):
+            if has != (True, windows.retention_ms, windows.size_ms):
                 raise ConfigError(
                     "supplier",
                     name,
-                    f"a window store with retain_duplicates=True, retention_period_ms={retention} and "
+                    f"a window store with retain_duplicates=True, retention_period_ms={windows.retention_ms} and "
                     f"window_size_ms={windows.size_ms}, which the join's windows need",
                 )
         return self._store(
             name,
-            params=DslWindowParams(name, retention, windows.size_ms, retain_duplicates=True),
+            params=DslWindowParams(name, windows.retention_ms, windows.size_ms, retain_duplicates=True),
             key_serde=self.key_serde,
             value_serde=value_serde,
             supplier=supplier,

@@ -155,8 +155,8 @@ class Emitted:
         if until < 0:
             # Earlier versions noted the stream time alone, by the name of the operator.
             until = max(0, before(operator) - self.wait_ms + 1)
+        # What was forwarded ends, or begins where it is no session, before that.
         self._times[self._name] = until
-        """What was forwarded ends, or begins where it is no session, before that."""
 
     def closes(self, row: Windowed[Any]) -> int:
         """At which stream time a window is closed."""
@@ -294,9 +294,9 @@ class OnWindowClose:
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is not None and value is not None:
-                now = max(timestamp, times.get(clock, -1))
-                if now > emitted.until:
-                    emit(emitted.until, now, headers)
+                before, now = emitted.until, max(timestamp, times.get(clock, -1))
+                if now > before:
+                    emit(before, now, headers)
             process(key, value, timestamp, headers)
 
         return emitting
