@@ -620,7 +620,8 @@ class Task:
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         behind = {name: store for name, store in self.stores.items() if held[name] != position}
         if behind:
-            self._check_inputs_reach(position, reader)
+            # A store that noted what is not there would be ahead of the right position from then on.
+            self.check_inputs_reach()
         for name, store in behind.items():
             if not self._suppliers[name].logged:
                 _log.warning(
@@ -634,18 +635,20 @@ class Task:
                 )
             store.commit({}, position)
 
-    def _check_inputs_reach(self, position: Mapping[TopicPartition, int], reader: Reader) -> None:
-        """Raise `InputChangedError` for a position beyond the end of its input, before a store says that it holds what
-        is there: it would be ahead of the right position from then on."""
-        for tp, last in position.items():
-            end = self._retry(partial(reader.offsets, tp, IsolationLevel.READ_UNCOMMITTED)).end
-            if last >= end:
+    def check_inputs_reach(self) -> None:
+        """Raise `InputChangedError` for an input that ends before the task's position."""
+        reader = self._require_reader()
+        bounds = self._retry(lambda: reader.offsets_of(self.inputs, IsolationLevel.READ_UNCOMMITTED))
+        for tp in self.inputs:
+            position, end = self._positions[tp], bounds[tp].end
+            if position > end:
                 group = self.topology.application_id
                 raise InputChangedError(
-                    f"the group {group} stands at {last + 1} of {tp}, which ends at {end}: its position was set beyond "
+                    f"the group {group} stands at {position} of {tp}, which ends at {end}: its position was set beyond "
                     "the end, or the input was made anew or has lost records. Set it back to where it was, with the "
                     f"application stopped: kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{tp.partition} "
-                    "--reset-offsets --to-offset … --execute; or bring the input back as it was"
+                    "--reset-offsets --to-offset … --execute; or bring the input back as it was; or, to start over, "
+                    "move the state directory away, and delete the application's own topics and the group's positions"
                 )
 
     def _last_logged(self, name: str, reader: GroupReader) -> int | None:

@@ -473,6 +473,8 @@ class Worker:
         """Whether there are tasks that the next steps open."""
         if self._ordered:
             return any(one not in self.tasks and one not in self._lost for one in self._ordered)
+        if len(self.tasks) == len(self._partitions):
+            return False
         waiting = self._waiting.union(one for one in self._unopened if not self._tries(one))
         return len(self.tasks) + len(waiting) < len(self._partitions)
 
@@ -678,7 +680,9 @@ class Worker:
             self.tasks[partition] = task
             self._unopened.pop(partition, None)
             if self._ends:
-                self._check_reaches(task)
+                # Who reads on finds out by that. To a task that is given ends before its position there is nothing to
+                # read.
+                task.check_inputs_reach()
             self._waiting.discard(partition)
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
             long_ago = task.group_lacks_positions or partition in self._to_refresh
@@ -746,24 +750,6 @@ class Worker:
         _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
         self._count_failure(partition, task, error)
         self._drop(partition, error)
-
-    def _check_reaches(self, task: Task) -> None:
-        """Raise `InputChangedError` for an input that ends before the task's position.
-
-        Who reads on finds out by that. To a task that is given ends before its position there is nothing to read.
-        """
-        reader = self._log.reader()
-        try:
-            for tp in task.inputs:
-                end = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
-                if task.position(tp) > end:
-                    raise InputChangedError(
-                        f"task {task.task_id} has processed {tp} up to {task.position(tp)}, and it ends at {end}: the "
-                        "topic was made anew, or has lost records. Bring it back as it was; or, to start over, move "
-                        "the state directory away, and delete the application's own topics and the group's positions"
-                    )
-        finally:
-            reader.close()
 
     def _check_ends_are_there(self, partitions: Iterable[int]) -> None:
         """Raise `InputChangedError` for an input that ends before the end that a task is to reach.
