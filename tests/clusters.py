@@ -17,6 +17,7 @@ from store.engine import Storage
 from store.log import Log
 from store.points import Point
 from store.state.keyvalue import KeyValueStore
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord
 from store.streams.task import Task, apply
 from store.streams.topology import Context, ProcessorSupplier, Topology
 from store.streams.worker import Worker
@@ -49,6 +50,27 @@ def rows(task: Task, name: str = STORE) -> dict[bytes, bytes]:
     store = task.stores[name]
     assert isinstance(store, KeyValueStore)
     return dict(store.all())
+
+
+class Ticking:
+    """A processor that takes 50 ms for each record, and forwards something five times a second."""
+
+    def __init__(self, clock: VirtualClock, *, forwards: bool) -> None:
+        """Records themselves are forwarded only if it `forwards`."""
+        self._clock = clock
+        self._forwards = forwards
+
+    def init(self, context: ProcessorContext) -> None:
+        self._context = context
+        context.schedule(200, PunctuationType.WALL_CLOCK_TIME, self._tick)
+
+    def _tick(self, now: int) -> None:
+        self._context.forward(b"tick", b"", timestamp=now)
+
+    def process(self, record: StreamRecord) -> None:
+        self._clock.sleep(0.05)
+        if self._forwards:
+            self._context.forward(record.key, record.value)
 
 
 class Cluster:

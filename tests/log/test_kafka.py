@@ -16,11 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -40,6 +37,7 @@ from store.errors import (
 from store.log.kafka import KafkaLog, KafkaProducer, KafkaReader
 from store.log.protocol import TopicSpec
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.log.acls import forbid
 from tests.waiting import until
 
 RC = IsolationLevel.READ_COMMITTED
@@ -635,18 +633,8 @@ def test_topics_that_exist_are_passed_over_by_who_may_create_none(tmp_path: Path
     with LocalBroker(directory=tmp_path, settings=settings) as broker:
         admin = KafkaLog(broker.bootstrap).admin()
         admin.create_topics([TopicSpec("there", 2)])
-        for_all = ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
-        rules = [
-            AclBinding(resource, name, *for_all, operation, permission)
-            for resource, name in ((ResourceType.BROKER, "kafka-cluster"), (ResourceType.TOPIC, "*"))
-            for operation, permission in (
-                (AclOperation.ALL, AclPermissionType.ALLOW),
-                (AclOperation.CREATE, AclPermissionType.DENY),
-            )
-        ]
-        client = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for made in client.create_acls(rules).values():
-            made.result()
+        everywhere = [(ResourceType.BROKER, "kafka-cluster"), (ResourceType.TOPIC, "*")]
+        forbid(broker.bootstrap, AclOperation.CREATE, everywhere)
         names = map("missing-{}".format, count())
 
         def may_create_none() -> bool:

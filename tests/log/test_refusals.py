@@ -8,11 +8,7 @@ from contextlib import closing
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBinding,
     AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -20,6 +16,7 @@ from harness.worlds.local.broker import LocalBroker
 from store.errors import LogError
 from store.log import PlainProducer, Producer, TopicSpec
 from store.log.kafka import KafkaLog
+from tests.log.acls import forbid
 from tests.waiting import until
 
 Send = Callable[[KafkaLog, str, Sequence[tuple[bytes | None, int]]], LogError | None]
@@ -68,17 +65,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaLog]:
     with LocalBroker(directory=tmp_path_factory.mktemp("guarded"), settings=settings) as broker:
         log = KafkaLog(broker.bootstrap)
         create(log, "forbidden")
-        to_all = ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
-        rules = [
-            AclBinding(ResourceType.TOPIC, "forbidden", *to_all, operation, permission)
-            for operation, permission in (
-                (AclOperation.ALL, AclPermissionType.ALLOW),
-                (AclOperation.WRITE, AclPermissionType.DENY),
-            )
-        ]
-        client = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for made in client.create_acls(rules).values():
-            made.result()
+        forbid(broker.bootstrap, AclOperation.WRITE, [(ResourceType.TOPIC, "forbidden")])
         until(lambda: plain(log, "forbidden", [(b"k", 1)]) is not None)
         yield log
 

@@ -40,7 +40,7 @@ from store.streams.topology import Context, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import Record
-from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
+from tests.clusters import SINK, SOURCE, STORE, Cluster, Ticking, pipeline
 
 
 def number(context: Context, record: Record) -> None:
@@ -566,19 +566,8 @@ def test_a_task_that_fails_after_it_has_reached_its_ends_is_opened_anew_by_the_s
 ) -> None:
     """At the commit of what its punctuator has written, while another task of the order is at work."""
 
-    class Ticks:
-        def init(self, context: ProcessorContext) -> None:
-            self.context = context
-            context.schedule(200, PunctuationType.WALL_CLOCK_TIME, self.tick)
-
-        def tick(self, now: int) -> None:
-            self.context.forward(b"tick", b"", timestamp=now)
-
-        def process(self, _record: object) -> None:
-            cluster.clock.sleep(0.05)
-
     builder = StreamsBuilder("app")
-    builder.stream(SOURCE.topic).process(Ticks).to(SINK.topic)
+    builder.stream(SOURCE.topic).process(lambda: Ticking(cluster.clock, forwards=False)).to(SINK.topic)
     (topology,) = builder.build().sub_topologies
     cluster = Cluster(topology, partitions=2, linger_records=1)
     host = host_of(cluster, config=StreamsConfig(commit_interval_ms=100, poll_records=5))

@@ -18,12 +18,12 @@ from store.errors import (
     StateLockedError,
     TaskLostError,
 )
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.streams.dsl import StreamsBuilder
 from store.streams.task import Task
 from store.streams.topology import Context
 from store.streams.worker import MOST_FAILURES, REFRESH_POSITIONS_S, UNREACHED_S, Worker
 from store.types import Record, TopicPartition
-from tests.clusters import RC, SINK, SOURCE, STORE, Cluster, pipeline
+from tests.clusters import RC, SINK, SOURCE, STORE, Cluster, Ticking, pipeline
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 
@@ -327,20 +327,8 @@ def test_a_task_that_fails_on_the_way_to_its_end_is_opened_anew_when_its_neighbo
 ) -> None:
     """What a restore takes is more than a transaction may."""
 
-    class Ticks:
-        def init(self, context: ProcessorContext) -> None:
-            self.context = context
-            context.schedule(200, PunctuationType.WALL_CLOCK_TIME, self.tick)
-
-        def tick(self, now: int) -> None:
-            self.context.forward(b"tick", b"", timestamp=now)
-
-        def process(self, record: StreamRecord) -> None:
-            cluster.clock.sleep(0.05)
-            self.context.forward(record.key, record.value)
-
     builder = StreamsBuilder("app")
-    builder.stream(SOURCE.topic).process(Ticks).to(SINK.topic)
+    builder.stream(SOURCE.topic).process(lambda: Ticking(cluster.clock, forwards=True)).to(SINK.topic)
     (topology,) = builder.build().sub_topologies
     cluster = Cluster(topology, [b"a"] * 60, partitions=2)
     config = StreamsConfig(commit_interval_ms=50_000, poll_records=1)
