@@ -1,6 +1,7 @@
 """The seam to Kafka and its adapter."""
 
 from store.log.protocol import (
+    ANY_TIME,
     Admin,
     Assignor,
     Fetch,
@@ -21,6 +22,7 @@ from store.log.protocol import (
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
+    "ANY_TIME",
     "Admin",
     "Assignor",
     "Fetch",

@@ -40,6 +40,13 @@ class TopicSpec(NamedTuple):
     config: Mapping[str, str] = {}
 
 
+ANY_TIME: Mapping[str, str] = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""In the `config` of a topic that is to take records of any time. By default one of Kafka 4 takes none an hour ahead.
+
+Brokers of before Kafka 3.6 do not know it, and take any: where it is refused, the topic is made without it.
+"""
+
+
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 """How the partitions of a group are given to its members; all members of a group use the same. The last one alone is
 cooperative: a rebalance takes back what goes to others, and nothing else."""

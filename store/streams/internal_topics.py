@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from store.errors import InputChangedError, LogError
-from store.log import TopicSpec
+from store.log import ANY_TIME, TopicSpec
 from store.streams.topology import Topology
 
 _POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.timestamp.type"
@@ -22,9 +22,10 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
     "retention.bytes": "-1",
     "segment.bytes": str(50 << 20),
     "message.timestamp.type": "CreateTime",
+    **ANY_TIME,
 }
-"""Nothing in such a topic expires, since it is input that was not processed yet. As in Kafka Streams, but for
-the bytes, which brokers may bound for all topics."""
+"""Nothing in such a topic expires, since it is input that was not processed yet, and it takes all times that the input
+has. As in Kafka Streams, but for the bytes and the times, which brokers may bound for all topics."""
 
 
 @dataclass(frozen=True)

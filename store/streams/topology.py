@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from store.config import StoreType
 from store.errors import ConfigError
-from store.log import TopicSpec
+from store.log import ANY_TIME, TopicSpec
 from store.streams import positions, timestamps
 from store.streams.context import Context, TaskContext
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, completed
@@ -278,11 +278,14 @@ class Topology:
         return None if self.changelogs else f"{self.application_id}-{self.ordinal}-positions"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
-        """The changelogs of the stores that are logged, or the topic of positions; one partition per task."""
+        """The changelogs of the stores that are logged, or the topic of positions; one partition per task.
+
+        What is written to them has the times of the input, all of which a changelog takes, unless it is told otherwise.
+        """
         if self.positions_topic is not None:
             return [positions.spec(self.positions_topic, partitions)]
         suppliers = self.suppliers()
         return [
-            TopicSpec(topic, partitions, dict(suppliers[name].changelog_config()))
+            TopicSpec(topic, partitions, {**ANY_TIME, **suppliers[name].changelog_config()})
             for name, topic in self.changelogs.items()
         ]

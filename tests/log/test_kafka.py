@@ -35,7 +35,8 @@ from store.errors import (
     UnreachableError,
 )
 from store.log.kafka import KafkaLog, KafkaProducer, KafkaReader
-from store.log.protocol import TopicSpec
+from store.log.kafka import admin as admins
+from store.log.protocol import ANY_TIME, TopicSpec
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.log.acls import forbid
 from tests.waiting import until
@@ -677,6 +678,23 @@ def test_a_topic_setting_that_kafka_does_not_know_is_an_error(
 ) -> None:
     with pytest.raises(LogError, match=r"no\.such\.setting"):
         place.log.admin().create_topics([TopicSpec(unique("other"), 1, {"no.such.setting": "1"})])
+
+
+def test_a_topic_for_records_of_any_time_is_made_without_saying_so_where_the_broker_knows_no_such_setting(
+    place: Place, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of before Kafka 3.6 refuses that setting, so any refuses this one."""
+    monkeypatch.setattr(admins, "ANY_TIME", {"no.such.setting": "1"})
+    admin = place.log.admin()
+    admin.create_topics([TopicSpec(unique("old"), 1, {"no.such.setting": "1", "cleanup.policy": "compact"})])
+    assert admin.topic_config(unique("old"))["cleanup.policy"] == "compact"
+
+
+def test_a_wrong_setting_of_a_topic_for_records_of_any_time_is_an_error(
+    place: Place, unique: Callable[[str], str]
+) -> None:
+    with pytest.raises(LogError, match=r"no\.such\.setting"):
+        place.log.admin().create_topics([TopicSpec(unique("other"), 1, {"no.such.setting": "1", **ANY_TIME})])
 
 
 def test_the_configuration_of_a_topic_has_what_it_was_created_with_and_the_defaults(

@@ -93,6 +93,7 @@ def test_a_time_that_a_topic_does_not_take_is_told_of_though_good_records_fail_w
     now = int(time.time() * 1_000)
     error = str(send(log, topic, [(b"k", now), (b"k", YEAR_9999_MS), (b"k", now)]))
     assert f"a record for {topic}, whose time is further" in error
+    assert f"--entity-name {topic} --add-config message.timestamp.after.max.ms=" in error
     assert "(INVALID_TIMESTAMP)" in error
 
 

@@ -1,4 +1,4 @@
-"""Records that other producers can write: with names of headers that are no text, and with times before 1970."""
+"""Records that others can write: with names of headers that are no text, and with times before 1970, or far ahead."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from store.errors import DeserializationError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
+from store.serdes import StrSerde
+from store.streams.dsl import StreamsBuilder, TimeWindows
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
@@ -21,6 +23,7 @@ from tests.log import raw
 from tests.waiting import settle
 
 NOW = 1_700_000_000_000
+YEAR_9999_MS = 253_402_300_799_000
 ODD = 1
 """The offset of the record among the others."""
 
@@ -95,3 +98,28 @@ def test_without_a_handler_the_error_says_which_record_it_is_and_what_is_wrong_w
     with pytest.raises(DeserializationError, match=rf"{odd.source}-0 offset 1.* header .*UTF-8"):
         odd.run(tmp_path, StreamsConfig(commit_records=1))
     assert [one.key for one in odd.has(odd.sink)] == [b"0"]
+
+
+def test_topics_of_the_applications_own_take_all_times_that_an_input_may_have(
+    log: KafkaLog, unique: Callable[[str], str]
+) -> None:
+    """By default a broker takes none from an hour ahead. Positions have the time of day."""
+    source = unique("ahead")
+    builder = StreamsBuilder(unique("app"), key_serde=StrSerde(), value_serde=StrSerde())
+    words = builder.stream(source).group_by(lambda _, value: value)
+    words.count(materialized="counts")
+    windows = words.windowed_by(TimeWindows.of_size(1_000, grace=0))
+    windows.count(materialized="windows")
+    admin = log.admin()
+    admin.create_topics([TopicSpec(source, 1)])
+    admin.close()
+    application = builder.build()
+    application.prepare(log)
+    named = [
+        spec.name for spec in application.internal_topics(lambda _: 1) if not spec.name.endswith("-positions")
+    ]
+    producer = log.plain_producer()
+    for topic in named:
+        producer.produce(topic, b"k", b"v", timestamp=YEAR_9999_MS)
+    assert producer.flush() == {TopicPartition(topic, 0): 0 for topic in named}
+    producer.close()

@@ -467,6 +467,7 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "cleanup.policy": "compact",
         "delete.retention.ms": str(30 * day),
         "message.timestamp.type": "CreateTime",
+        "message.timestamp.after.max.ms": str((1 << 63) - 1),
     }
     by_time = {**compact, "segment.ms": str((1 << 63) - 1), "segment.bytes": str(50 << 20)}
     expiring = {**by_time, "cleanup.policy": "compact,delete", "retention.bytes": "-1"}

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic, _AdminClientImpl
 from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import MISSING, cause_of, translate
-from store.log.protocol import GroupMember, TopicSpec
+from store.log.protocol import ANY_TIME, GroupMember, TopicSpec
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ _ASK_S = 2.0
 """How long brokers are asked for the members of a group: all of them, also those that do not know it."""
 
 _NOT_ALL_ANSWER = frozenset({KafkaError._PARTIAL, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+
+_NO_SUCH_CONFIG = frozenset({KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION})
+"""What a broker answers that does not know a setting of a topic, or whose owner does not let topics have it."""
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -56,13 +59,17 @@ class KafkaAdmin:
         for spec in topics:
             if spec.name in there:
                 continue
-            # -1 leaves the number of replicas to the broker's default.
-            topic = NewTopic(spec.name, spec.partitions, -1, config=dict(spec.config))
 
-            def create(seconds: float, topic: NewTopic = topic) -> None:
-                future = admin.create_topics([topic], operation_timeout=seconds, request_timeout=seconds)
-                if _await(future[topic.topic], KafkaError.TOPIC_ALREADY_EXISTS):
-                    _log.info("made the topic %s with %d partitions", topic.topic, topic.num_partitions)
+            def create(seconds: float, spec: TopicSpec = spec) -> None:
+                try:
+                    made = _create(admin, spec, seconds)
+                except KafkaException as exception:
+                    rest = dict(spec.config.items() - ANY_TIME.items())
+                    if cause_of(exception).code() not in _NO_SUCH_CONFIG or len(rest) == len(spec.config):
+                        raise
+                    made = _create(admin, spec._replace(config=rest), seconds)
+                if made:
+                    _log.info("made the topic %s with %d partitions", spec.name, spec.partitions)
 
             self._repeat(f"create topic {spec.name}", create)
         for spec in topics:
@@ -198,6 +205,14 @@ class KafkaAdmin:
         if self._admin is None:
             raise ProtocolError("the admin client is closed")
         return self._admin
+
+
+def _create(admin: AdminClient, spec: TopicSpec, seconds: float) -> bool:
+    """Whether the topic was made; not, where it is there."""
+    # -1 leaves the number of replicas to the broker's default.
+    topic = NewTopic(spec.name, spec.partitions, -1, config=dict(spec.config))
+    future = admin.create_topics([topic], operation_timeout=seconds, request_timeout=seconds)
+    return _await(future[spec.name], KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def _await(future: Future[None], allowed: int) -> bool:

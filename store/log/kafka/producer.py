@@ -125,7 +125,8 @@ class _Deliveries:
             return named
         return (
             f"{named}, whose time is further from the broker's clock than message.timestamp.after.max.ms or "
-            "message.timestamp.before.max.ms of the topic allow,"
+            "message.timestamp.before.max.ms of the topic allow (kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {topics[0]} --add-config message.timestamp.after.max.ms={2**63 - 1} sets the first),"
         )
 
     def last(self) -> dict[TopicPartition, int]:

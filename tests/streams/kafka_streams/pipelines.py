@@ -241,7 +241,12 @@ def _read(topic: str, key: bytes | None, value: bytes | None, timestamp: int, he
     ]
 
 
-_OF_ALL = {"message.timestamp.type", "delete.retention.ms", "retention.bytes"}
+_OF_ALL = {
+    "message.timestamp.type",
+    "delete.retention.ms",
+    "retention.bytes",
+    "message.timestamp.after.max.ms",
+}
 """Settings that say the same of all internal topics that have them; all but the first one only here."""
 _OF_CHANGELOGS = frozenset({("segment.ms", str(2**63 - 1)), ("segment.bytes", str(50 << 20))})
 """What is said only here, of the changelogs of windows, sessions and versions, unless a pipeline says otherwise."""
