@@ -105,7 +105,10 @@ class _Ledger:
         self._set_aside: set[int] = set()
         """Incarnations that have set a store aside since they began with their task."""
         self._loose: dict[str, set[int]] = {}
-        """Task → incarnations under at least once that have not ended in order."""
+        """Task → incarnations under at least once that have not ended in order, or only behind a successor."""
+        self._behind: set[int] = set()
+        """Such ones that have committed after a successor had taken the task: the group's position is theirs, and may
+        be behind what stores of the successor hold."""
         self._moved: dict[str, int] = {}
         """Task → the moment of the last commit of such a one."""
         self._damaged: set[str] = set()
@@ -183,6 +186,8 @@ class _Ledger:
         self._spoilt.discard(event.incarnation)
         if event.incarnation in self._loose.get(event.task, ()):
             self._moved[event.task] = self._moment
+            if self._overtaken(event.task, event.incarnation):
+                self._behind.add(event.incarnation)
 
     def _start(self, event: Started) -> None:
         self._alive[event.incarnation] = event.host
@@ -223,7 +228,7 @@ class _Ledger:
         incarnation = event.incarnation
         if incarnation is not None:
             self._alive.pop(incarnation, None)
-            if event.reason is End.DONE and incarnation not in self._spoilt:
+            if event.reason is End.DONE and incarnation not in self._spoilt | self._behind:
                 self._loose.get(event.task, set()).discard(incarnation)
             yield from self._end(event, incarnation)
         elif event.task not in self._damaged:

@@ -1521,6 +1521,29 @@ def test_a_refusal_after_a_run_at_least_once_that_did_not_end_in_order_is_excuse
     assert not list(errors.find_in(events, SCHEDULE))
 
 
+@pytest.mark.parametrize("commits_late", [True, False])
+def test_a_refusal_after_one_that_ended_in_order_is_excused_where_it_committed_after_its_successor(
+    commits_late: bool,
+) -> None:
+    commit, stop = Reached("0_0", 0, Point.KAFKA_COMMITTED), Ended("0_0", 0, End.DONE)
+    events: list[Event] = [
+        Started("0_0", 0, 0, settings=LOOSE),
+        Reached("0_0", 0, Point.PRODUCER_READY),
+        *(() if commits_late else (commit,)),
+        Injected(0, "pause", "0_0", 0, 0, None),
+        Started("0_0", 1, 1, settings=LOOSE),
+        Reached("0_0", 1, Point.PRODUCER_READY),
+        Reached("0_0", 1, Point.KAFKA_COMMITTED),
+        Ended("0_0", 1, End.DONE),
+        *((commit,) if commits_late else ()),
+        stop,
+        Started("0_0", 2, 1),
+        Reached("0_0", 2, Point.PRODUCER_READY),
+        Ended("0_0", 2, End.FAILED, LEFT_BEHIND),
+    ]
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not commits_late
+
+
 @pytest.mark.parametrize("settings", [LOOSE, {}])
 def test_a_refusal_after_a_run_that_ended_in_order_is_found(settings: dict[str, str]) -> None:
     events: list[Event] = [
