@@ -39,6 +39,8 @@ MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+NO_TIME = -1
+"""Of an input record without a time of its own. Clients of real systems write it with an early one."""
 LATEST_INPUT = 1 << 62
 """Timestamps of input are below, in milliseconds since the epoch."""
 MAX_AMOUNT = 1 << 42
@@ -378,9 +380,9 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
             raise ScheduleError(
                 f"{source}: input[{index}].partition is {item.partition}, there are {schedule.partitions}"
             )
-        if not 0 <= item.timestamp < LATEST_INPUT:
+        if not NO_TIME <= item.timestamp < LATEST_INPUT:
             raise ScheduleError(
-                f"{source}: input[{index}].timestamp is {item.timestamp}, allowed are 0 to {LATEST_INPUT - 1}"
+                f"{source}: input[{index}].timestamp is {item.timestamp}, allowed are {NO_TIME} to {LATEST_INPUT - 1}"
             )
     for index, step in enumerate(schedule.steps):
         wrong = _wrong(step, schedule)

@@ -321,7 +321,7 @@ def _plainer_items(item: Input, before: Input, schedule: Schedule) -> Iterator[I
     for headers in ((), *((header,) for header in item.headers)):
         yield msgspec.structs.replace(item, headers=headers)
     for time in sorted({0, first.timestamp, before.timestamp}):
-        if time < item.timestamp:
+        if 0 <= time < item.timestamp:
             yield msgspec.structs.replace(item, timestamp=time)
     if item.key != first.key:
         yield msgspec.structs.replace(item, key=first.key, partition=first.partition)

@@ -252,6 +252,9 @@ class Scenario(ABC):
 
     least_partitions: ClassVar[int] = 1
     """How many partitions its topics have at least."""
+    untimed: ClassVar[bool] = False
+    """Whether it takes records without a time of their own, of -1, after one that has one in each partition. Some
+    schedules have such."""
     aborts: ClassVar[bool] = False
     """Whether transactions are aborted by the pipeline itself, as where processing raises and a handler goes on."""
 

@@ -25,6 +25,7 @@ from store.streams.topology import Topology
 TRANSFERS = "transfers"
 BALANCES = "balances"
 ENTRIES = "entries-repartition"
+TIMES, LATEST = "times", "latest"
 ACCOUNTS = ("ann", "bob", "gus", "ida")
 """Two of each partition where there are two."""
 
@@ -59,6 +60,8 @@ class Scenario(scenarios.Scenario):
     name = "bank_transfers"
     summary = "Transfers as two entries each, which the DSL writes to a repartition topic and adds up."
     updates: ClassVar[frozenset[str]] = frozenset({"output"})
+    untimed = True
+    noted: ClassVar[frozenset[str]] = frozenset({TIMES})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         values = JsonSerde[Any]()
@@ -80,16 +83,25 @@ class Scenario(scenarios.Scenario):
         return Sample(payer, {"to": payee, "amount": random.randint(0, 9)})
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
+        time = self.time_of(state, record)
+        if record.topic == "input":
+            state[TIMES][LATEST] = max(state[TIMES].get(LATEST, -1), time)
         if record.value is None:
             return []
         if record.topic == "input":
             amount = record.value["amount"]
             state[TRANSFERS][record.key] = state[TRANSFERS].get(record.key, 0) + 1
-            return [Output(ENTRIES, record.key, -amount), Output(ENTRIES, record.value["to"], amount)]
+            return [
+                Output(ENTRIES, record.key, -amount, time),
+                Output(ENTRIES, record.value["to"], amount, time),
+            ]
         balance, latest = state[BALANCES].get(record.key, [0, -1])
         balance, latest = balance + record.value, max(latest, record.timestamp)
         state[BALANCES][record.key] = [balance, latest]
         return [Output("output", record.key, balance, latest)]
+
+    def time_of(self, state: State, record: InputRecord) -> int:
+        return record.timestamp if record.timestamp >= 0 else state[TIMES].get(LATEST, -1)
 
     def accepts(self, record: InputRecord) -> bool:
         value = record.value

@@ -28,7 +28,7 @@ from harness.generate.vocabulary import (
     sample_of,
     topics_of,
 )
-from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
+from harness.schedule import NO_TIME, Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import KEYLESS, Sample, Scenario, encode_key
 from store.log.partitioner import partition_for
 from store.points import Point
@@ -45,6 +45,10 @@ WIDE = 40
 
 CUT = 24
 """One schedule in so many of a pipeline with windows begins with a restore whose changelog is cut meanwhile."""
+
+UNTIMED = 4
+"""One schedule in so many of a scenario that takes them has records without a time of their own, and a commit that is
+refused behind some of them."""
 
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
@@ -219,6 +223,21 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
         and not (fault.reorders and not parts.versions)
     }
     return {name: runtimes for name, runtimes in found.items() if runtimes}
+
+
+def _some_untimed(items: Sequence[Input], turn: int) -> tuple[Input, ...]:
+    """The same, some of them without a time: in each partition of a topic none before one that is seen with one."""
+    timed: set[tuple[str, int]] = set()
+    found = []
+    for number, item in enumerate(items):
+        place = item.topic, item.partition
+        if place in timed and (number + turn) % 3:
+            found.append(replace(item, timestamp=NO_TIME))
+            continue
+        if not item.aborted:
+            timed.add(place)
+        found.append(item)
+    return tuple(found)
 
 
 def _turn(runtimes: Collection[Runtime], index: int) -> tuple[Runtime, int]:
@@ -429,6 +448,9 @@ class _Generator:
             steps = [*self._after_a_time(items[0].partition), *steps]
         elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
+        if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
+            items = _some_untimed(items, self._index // UNTIMED)
+            steps = [*self._refused_behind_untimed(items[0].partition), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(
             scenario=self._scenario.reference_name,
@@ -483,6 +505,14 @@ class _Generator:
             Step("transaction_timeout", task=task, wait=1 + turn % 2),
             Step("power_loss", task=task, wait=3 + turn % 3),
         ]
+
+    def _refused_behind_untimed(self, partition: int) -> list[Step]:
+        """A commit that is refused by turns, so that records without a time come before it and after."""
+        turn = self._index // UNTIMED
+        if turn % 3 == 2:
+            return []
+        self._choose({**_EXACTLY, **_TRANSACTED, "default.dsl.store": "txn_rocksDB", "commit.records": 2})
+        return [Step("abort_commit", task=f"{self._parts.ordinals[0]}_{partition}", wait=turn % 3)]
 
     def _refused_with_stores_of_two_kinds(self) -> list[Step]:
         """A commit that is refused in tasks of which only some stores have transactions: the others keep their rows."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from harness.faults import Capability, Fault
 from harness.reference import durability
-from harness.schedule import LATEST_INPUT, Input, Runtime, Schedule, config_of
+from harness.schedule import LATEST_INPUT, NO_TIME, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
 from harness.worlds.images import innermost
 from scenarios import (
@@ -229,8 +229,8 @@ def _wrong(scenario: Scenario, sample: object) -> str:
         json.dumps([sample.key, sample.value, sample.headers], ensure_ascii=False, allow_nan=False).encode()
     except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
         return f"a schedule cannot hold it: {error}"
-    if not 0 <= written.timestamp < LATEST_INPUT:
-        return f"its timestamp has to be from 0 to {LATEST_INPUT - 1}"
+    if not NO_TIME <= written.timestamp < LATEST_INPUT:
+        return f"its timestamp has to be from {NO_TIME} to {LATEST_INPUT - 1}"
     inputs = parts_of(scenario).inputs
     if sample.topic not in inputs:
         return (
@@ -245,6 +245,8 @@ def _wrong(scenario: Scenario, sample: object) -> str:
 
 def accepts(scenario: Scenario, item: Input, offset: int) -> bool:
     """Whether the scenario's pipeline takes an input record. `ScenarioError` if it does not say."""
+    if item.timestamp < 0 and not scenario.untimed:
+        return False
     record = InputRecord(
         item.topic, item.partition, offset, item.key, item.value, item.timestamp, item.headers
     )

@@ -108,4 +108,35 @@ MUTANTS = (
         "A record that an extractor gives a negative time is not passed over.",
         (Edit("store.streams.dsl.operators:_timed", "if timestamp < 0:", "if timestamp < -1:"),),
     ),
+    Mutant(
+        "times-of-inputs-outlive-an-abort",
+        OWN,
+        "A task that goes back to its last commit takes the times of its inputs for seen to: records without one are "
+        "processed.",
+        (Edit(f"{_TASK}._bind", "        context.timings = {}\n", ""),),
+    ),
+    Mutant(
+        "a-record-passed-over-for-its-time-is-processed-too",
+        OWN,
+        "A record of a negative time is warned of and counted as dropped, and processed nonetheless.",
+        (
+            Edit(
+                "store.streams.timestamps:timed",
+                "                timing.skip(record)\n                return\n",
+                "                timing.skip(record)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "partition-time-stands-still-ahead-of-the-processing",
+        OWN,
+        "Of several records that are put in order at once each is given the partition time of before the first.",
+        (
+            Edit(
+                "store.streams.timestamps:Timing.stamp",
+                "            latest = max(latest, found)\n",
+                "",
+            ),
+        ),
+    ),
 )

@@ -16,6 +16,7 @@ from harness.replay import check, check_input, replay
 from harness.schedule import (
     MAX_INPUT,
     MAX_TRANSACTION_TIMEOUT_MS,
+    NO_TIME,
     VERSION,
     Edge,
     Input,
@@ -83,7 +84,7 @@ UNUSABLE: list[tuple[bytes, str]] = [
     (a_schedule(settings='{"commit.records": "many"}'), "settings: commit.records"),
     (a_schedule(settings='{"commit.records": 0}'), "settings: commit.records"),
     (a_schedule(input='[{"partition": 3, "key": "a"}]'), "input[0].partition is 3"),
-    (a_schedule(input='[{"partition": 0, "key": "a", "timestamp": -1}]'), "input[0].timestamp is -1"),
+    (a_schedule(input='[{"partition": 0, "key": "a", "timestamp": -2}]'), "input[0].timestamp is -2"),
     (a_schedule(input='[{"partition": 0, "key": "a", "headers": [["a"]]}]'), "headers"),
     (a_step('{"fault": "explode"}'), "steps[0].fault is 'explode'; there are kill, wipe"),
     (a_step("{}"), "steps[0]: a step has either a fault or a query"),
@@ -230,6 +231,16 @@ def test_an_input_that_the_scenario_does_not_take_is_refused_before_anything_run
     run.assert_not_called()
     with pytest.raises(ScheduleError, match=r"input\[1\]"):
         check(encode(schedule).decode())
+
+
+def test_a_record_without_a_time_is_for_scenarios_that_take_such_alone() -> None:
+    items = (Input(0, "a", 1, timestamp=NO_TIME),)
+    assert (
+        replay(Schedule("dedupe", items, settings=SCENARIOS["dedupe"].settings), "sim")[0].outcome
+        is Outcome.HOLDS
+    )
+    with pytest.raises(ScheduleError, match="does not take"):
+        replay(Schedule("balances", items), "sim")
 
 
 @pytest.mark.filterwarnings("error")

@@ -8,10 +8,11 @@ from random import Random
 import pytest
 
 from harness.generate import generate
-from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS
+from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, UNTIMED
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
+from harness.schedule import NO_TIME
 from scenarios import Scenario, load_all
 from store.points import Point
 
@@ -20,6 +21,8 @@ CATALOG = load_all()["catalog"]
 VISITS = load_all()["visits"]
 UNPAID = load_all()["unpaid_orders"]
 PROFILES = load_all()["profiles"]
+TRANSFERS = load_all()["bank_transfers"]
+DEDUPE = load_all()["dedupe"]
 
 
 @pytest.mark.parametrize(
@@ -128,3 +131,22 @@ def test_queries_ask_for_times_within_those_of_the_input() -> None:
         written = [item.timestamp for item in schedule.input]
         assert query.last is not None
         assert query.last == 0 or min(written) - 1 <= query.last <= max(written) + 1
+
+
+@pytest.mark.parametrize("scenario", [TRANSFERS, DEDUPE], ids=lambda scenario: scenario.name)
+def test_one_schedule_in_four_has_records_without_a_time_each_behind_one_with_a_time(
+    scenario: Scenario,
+) -> None:
+    refused = 0
+    for index in range(2, 60, UNTIMED):
+        schedule = generate(scenario, 4, index)
+        timed = set()
+        for item in schedule.input:
+            if item.timestamp == NO_TIME:
+                assert (item.topic, item.partition) in timed
+            elif not item.aborted:
+                timed.add((item.topic, item.partition))
+        refused += schedule.steps[0].fault == "abort_commit"
+    assert refused >= 8
+    assert all(item.timestamp > 0 for index in (0, 1, 3) for item in generate(scenario, 4, index).input)
+    assert not any(item.timestamp < 0 for index in range(12) for item in generate(CATALOG, 4, index).input)

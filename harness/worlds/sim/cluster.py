@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.schedule import NO_TIME
 from harness.worlds.cluster import Bounds, Written
 from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
 from store.log import TopicSpec
@@ -15,7 +16,7 @@ RC = IsolationLevel.READ_COMMITTED
 class SimCluster:
     """See `harness.worlds.cluster.Cluster`."""
 
-    earliest = 0
+    earliest = NO_TIME
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
