@@ -59,6 +59,11 @@ def _raise(_: Callable[[], Any]) -> NoReturn:
     raise ProcessingError("the schedule makes the processing function fail at this record")
 
 
+def _raise_afterwards(call: Callable[[], Any]) -> NoReturn:
+    call()
+    raise ProcessingError("the schedule makes this punctuator fail")
+
+
 FAULTS = (
     Fault(
         "abort_commit",
@@ -133,5 +138,17 @@ FAULTS = (
         excuses=frozenset({Excuse.FAIL}),
         occasions=(Occasion.RECORD,),
         around=_raise,
+    ),
+    Fault(
+        "fail_punctuator",
+        "The next punctuator of the task raises once it has written and forwarded, which no handler is asked about.",
+        Where.OCCASION,
+        needs=frozenset({Capability.PROCESSES, Capability.RECORDS}),
+        excuses=frozenset({Excuse.FAIL}),
+        occasions=(Occasion.PUNCTUATOR,),
+        around=_raise_afterwards,
+        punctuates=True,
+        placed=True,
+        runtimes=("worker", "streams"),
     ),
 )

@@ -157,6 +157,8 @@ class Occasion(StrEnum):
     GROUP_MEMBERS = "group_members"
     RECORD = "record"
     """The processing function is about to be called."""
+    PUNCTUATOR = "punctuator"
+    """A punctuator is about to be called."""
     OPEN = "open"
     """A store's engine is about to be opened."""
     WRITE = "write"
@@ -400,6 +402,8 @@ class Fault:
     """Whether the task is let go of by a process that runs on."""
     without_stores: bool = False
     """Whether it means something to tasks without stores alone."""
+    punctuates: bool = False
+    """Whether it means something to tasks with punctuators alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
     reorders: bool = False

@@ -46,6 +46,10 @@ WIDE = 40
 CUT = 24
 """One schedule in so many of a pipeline with windows begins with a restore whose changelog is cut meanwhile."""
 
+PUNCTUATED = 7
+"""One schedule in so many of a pipeline that does something by the wall clock has a punctuator that raises, and a
+handler that nobody asks about it."""
+
 UNTIMED = 4
 """One schedule in so many of a scenario that takes them has records without a time of their own, and a commit that is
 refused behind some of them."""
@@ -221,6 +225,7 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
         if not (fault.without_stores and parts.changelogs)
         and not (fault.on_topics and not topics_of(parts, fault))
         and not (fault.reorders and not parts.versions)
+        and not (fault.punctuates and not parts.ticking)
     }
     return {name: runtimes for name, runtimes in found.items() if runtimes}
 
@@ -360,6 +365,8 @@ class _Generator:
             return False
         if fault.reorders and (self._files or not self._parts.versions):
             return False
+        if fault.punctuates and not self._parts.ticking:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -448,6 +455,8 @@ class _Generator:
             steps = [*self._after_a_time(items[0].partition), *steps]
         elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
+        if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
+            steps = self._fails_at_a_punctuator(steps)
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
@@ -505,6 +514,16 @@ class _Generator:
             Step("transaction_timeout", task=task, wait=1 + turn % 2),
             Step("power_loss", task=task, wait=3 + turn % 3),
         ]
+
+    def _fails_at_a_punctuator(self, steps: Sequence[Step]) -> list[Step]:
+        """A punctuator that raises, where a handler would go on without a record. Nothing else does that there."""
+        self._choose({"processing.exception.handler": "continue", **_EXACTLY})
+        turn = self._index // PUNCTUATED
+        tasks = [
+            f"{ordinal}_{number}" for ordinal in self._parts.ticking for number in range(self._partitions)
+        ]
+        failing = [Step("fail_punctuator", task=task, wait=turn % 4) for task in tasks]
+        return [*failing, *(step for step in steps if step.fault != "fail_processing")]
 
     def _refused_behind_untimed(self, partition: int) -> list[Step]:
         """A commit that is refused by turns, so that records without a time come before it and after."""

@@ -139,4 +139,31 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-record-is-blamed-for-a-punctuator",
+        OWN,
+        "What a punctuator raises is taken for an error of the record that it came with, which is passed over.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:_run",
+                "        one.callback(now)\n"
+                "        # Not when it has raised: whoever hears of it takes the record for the one at fault.\n"
+                "        task.record = at\n",
+                "        try:\n            one.callback(now)\n        finally:\n            task.record = at\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-handler-is-asked-about-a-punctuator",
+        OWN,
+        "What a punctuator raises does not end the task: a handler is asked, and the transaction is aborted.",
+        (
+            Edit(
+                f"{_TASK}._goes_on",
+                "        if record.offset < self._committed.get(tp, 0):\n            return False\n",
+                "",
+            ),
+        ),
+        oracle="errors",
+    ),
 )

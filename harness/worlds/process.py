@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
@@ -447,7 +448,8 @@ def watched(
         store.of(config.default_dsl_store) if isinstance(store, Deferred) else store
         for store in topology.stores
     )
-    if watch.records or watch.queries or Occasion.RECORD in watch.calls or topology.ordinal in watch.ticks:
+    wrapped = watch.records or watch.queries or watch.calls & _OF_PROCESSING
+    if wrapped or topology.ordinal in watch.ticks:
         changes["process"] = _WatchedProcessor(topology.process, watch, control)
     if watch.queries or any(map(_in_memory, stores)):
         changes["stores"] = tuple(
@@ -471,6 +473,9 @@ def _in_memory(store: object) -> bool:
     return getattr(supplier, "persistent", True) is False
 
 
+_OF_PROCESSING = frozenset({Occasion.RECORD, Occasion.PUNCTUATOR})
+
+
 @dataclass(frozen=True)
 class _WatchedProcessor:
     """A `ProcessorSupplier` that tells of each record, and has it meet faults."""
@@ -492,7 +497,19 @@ class _WatchedProcessing:
         self.is_due = inner.is_due
         self._punctuate = inner.punctuate
         self.punctuate = self._told_punctuate if watch.ticks else inner.punctuate
+        punctuators = getattr(inner, "punctuators", None)
+        if punctuators is not None and Occasion.PUNCTUATOR in watch.calls:
+            for schedule in (*punctuators.stream_time, *punctuators.wall_clock):
+                schedule.callback = partial(self._call, schedule.callback)
         self.close = inner.close
+
+    def _call(self, punctuator: Callable[[int], None], now: int) -> None:
+        fault = self._control.meet(Occasion.PUNCTUATOR)
+        if fault is None:
+            punctuator(now)
+        else:
+            assert fault.around is not None
+            fault.around(lambda: punctuator(now))
 
     def _told_punctuate(self) -> None:
         self._control.punctuated()

@@ -104,6 +104,11 @@ def test_every_fault_that_can_be_simulated_happens_wherever_it_may_and_the_pipel
                 if not topics:
                     continue
                 step = msgspec.structs.replace(step, topic=topics[0])
+            if fault.punctuates:
+                ticking = parts_of(scenario).ticking
+                if not ticking:
+                    continue
+                step = msgspec.structs.replace(step, task=f"{ticking[0]}_0")
             # The input of a campaign, all in the task that is struck.
             items = tuple(
                 msgspec.structs.replace(item, partition=0)

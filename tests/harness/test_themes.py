@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from harness.generate import generate
-from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, UNTIMED
+from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, PUNCTUATED, UNTIMED
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
-from harness.schedule import NO_TIME
+from harness.schedule import NO_TIME, Runtime
 from scenarios import Scenario, load_all
 from store.points import Point
 
@@ -23,6 +23,7 @@ UNPAID = load_all()["unpaid_orders"]
 PROFILES = load_all()["profiles"]
 TRANSFERS = load_all()["bank_transfers"]
 DEDUPE = load_all()["dedupe"]
+DISPATCH = load_all()["dispatch"]
 
 
 @pytest.mark.parametrize(
@@ -150,3 +151,16 @@ def test_one_schedule_in_four_has_records_without_a_time_each_behind_one_with_a_
     assert refused >= 8
     assert all(item.timestamp > 0 for index in (0, 1, 3) for item in generate(scenario, 4, index).input)
     assert not any(item.timestamp < 0 for index in range(12) for item in generate(CATALOG, 4, index).input)
+
+
+def test_one_schedule_in_seven_of_a_pipeline_that_ticks_has_a_punctuator_that_raises_and_a_handler() -> None:
+    for index in range(PUNCTUATED - 1, 60, PUNCTUATED):
+        schedule = generate(DISPATCH, 4, index)
+        if schedule.runtime is Runtime.SPARK:
+            continue
+        named = [step.fault for step in schedule.steps]
+        assert "fail_punctuator" in named
+        assert "fail_processing" not in named
+        assert schedule.settings["processing.exception.handler"] == "continue"
+    others = [generate(DISPATCH, 4, index) for index in range(60) if index % PUNCTUATED != PUNCTUATED - 1]
+    assert not any(step.fault == "fail_punctuator" for schedule in others for step in schedule.steps)
