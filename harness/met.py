@@ -198,7 +198,7 @@ class Met:
             deadly = [
                 name
                 for name, fault in possible(capabilities).items()
-                if name in DEADLY and not fault.without_stores
+                if name in DEADLY and not fault.without_stores and not fault.placed
                 # Another kill, after which a store may be of another mechanism, or one that moves.
                 if not fault.reorders and not fault.changes_settings
             ]

@@ -302,6 +302,11 @@ class Stage:
         """Take the group's committed positions in a task's inputs away. `SkipError` where they are nowhere else."""
         raise NotImplementedError
 
+    def forget_position(self, task: str) -> None:
+        """Take the group's committed position in the input away of which the task has read most, until a start of the
+        task has refused to go on without. `SkipError` where none would refuse."""
+        raise NotImplementedError
+
     def disturb(self, actor: Actor, link: Link, way: int) -> None:
         """Spoil the link between the host of the process and the brokers for a while, whatever the process does
         meanwhile. `way`: 0 in both directions, 1 only what the host sends, 2 only what is sent to it."""
@@ -404,6 +409,8 @@ class Fault:
     """Whether it means something to tasks without stores alone."""
     punctuates: bool = False
     """Whether it means something to tasks with punctuators alone."""
+    of_several: bool = False
+    """Whether it means something to tasks with stores and several inputs alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
     reorders: bool = False

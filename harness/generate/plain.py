@@ -54,6 +54,9 @@ UNTIMED = 4
 """One schedule in so many of a scenario that takes them has records without a time of their own, and a commit that is
 refused behind some of them."""
 
+FORGOTTEN = 12
+"""One schedule in so many of a pipeline with a task of several inputs begins with a position that the group loses."""
+
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
 
@@ -224,6 +227,7 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
         for name, fault in possible(capabilities).items()
         if not (fault.without_stores and parts.changelogs)
         and not (fault.on_topics and not topics_of(parts, fault))
+        and not (fault.of_several and not parts.joined)
         and not (fault.reorders and not parts.versions)
         and not (fault.punctuates and not parts.ticking)
     }
@@ -361,6 +365,8 @@ class _Generator:
             return False
         if fault.without_stores and self._parts.changelogs:
             return False
+        if fault.of_several and not self._parts.joined:
+            return False
         if Capability.FILES in fault.needs and not self._files:
             return False
         if fault.reorders and (self._files or not self._parts.versions):
@@ -376,7 +382,11 @@ class _Generator:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         theme: Theme | None = None
         deadly = (
-            [name for name, fault in self._possible.items() if fault.deadly and not fault.after]
+            [
+                name
+                for name, fault in self._possible.items()
+                if fault.deadly and not fault.after and not fault.placed
+            ]
             if self._index % 3 == 0
             else []
         )
@@ -455,6 +465,8 @@ class _Generator:
             steps = [*self._after_a_time(items[0].partition), *steps]
         elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
+        elif self._index % FORGOTTEN == FORGOTTEN - 7 and "forget_position" in self._possible:
+            steps = [*self._without_a_position(items), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
             steps = self._fails_at_a_punctuator(steps)
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
@@ -532,6 +544,15 @@ class _Generator:
             return []
         self._choose({**_EXACTLY, **_TRANSACTED, "default.dsl.store": "txn_rocksDB", "commit.records": 2})
         return [Step("abort_commit", task=f"{self._parts.ordinals[0]}_{partition}", wait=turn % 3)]
+
+    def _without_a_position(self, items: Sequence[Input]) -> list[Step]:
+        """The group forgets how far a task has come in one of its inputs, and the stores that may know it are gone."""
+        self._choose({**_EXACTLY, "commit.records": 2})
+        turn = self._index // FORGOTTEN
+        ordinal = self._parts.joined[turn % len(self._parts.joined)]
+        task = f"{ordinal}_{items[turn % len(items)].partition}"
+        at = (None, Point.STORE_COMMITTED, Point.RECORD_PROCESSED)[turn % 3]
+        return [Step("forget_position", task=task, at=at, wait=3 + turn % 4)]
 
     def _refused_with_stores_of_two_kinds(self) -> list[Step]:
         """A commit that is refused in tasks of which only some stores have transactions: the others keep their rows."""

@@ -66,6 +66,7 @@ def faults(
                 if str(runtime) in fault.runtimes
                 and Capability.FILES not in fault.needs
                 and not (fault.on_topics and not topics_of(parts, fault))
+                and not (fault.of_several and not parts.joined)
                 and not (fault.reorders and not parts.versions)
                 and not (fault.changes_settings and not open_to(scenario))
             ]

@@ -76,6 +76,8 @@ class Parts(NamedTuple):
     """Ordinals of the sub-topologies that do something by the wall clock."""
     mixed: tuple[int, ...] = ()
     """Ordinals of those whose tasks also have stores with transactions where a run wants none."""
+    joined: tuple[int, ...] = ()
+    """Ordinals of those whose tasks have stores and several inputs."""
 
 
 @cache
@@ -138,6 +140,7 @@ def parts_of(scenario: Scenario) -> Parts:
             if not scenario.ticks.isdisjoint(topic.removeprefix(prefix) for topic in topology.sinks)
         ),
         _mixed(scenario),
+        tuple(topology.ordinal for topology in made if len(topology.sources) > 1 and topology.changelogs),
     )
 
 

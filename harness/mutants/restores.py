@@ -265,4 +265,17 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-lost-position-begins-anew",
+        OWN,
+        "An input whose position the group has lost is read from its beginning by stores that were restored from "
+        "nothing.",
+        (
+            Edit(
+                "store.streams.task:Task._restore",
+                "            self._check_all_positions(committed)\n",
+                "",
+            ),
+        ),
+    ),
 )

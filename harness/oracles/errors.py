@@ -4,10 +4,11 @@ A fault says what a process may do because of it (`Fault.excuses`). One that str
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
 blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
 end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
-One that commits while another one's transaction runs out of time leaves that what a newer incarnation would.
-Whoever comes upon damaged files refuses them by name, or sets the store aside. An incarnation that another one of its
-task has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
-schedule, only failing, being fenced or blocked by nobody, and letting go of a task without trying to commit, is judged.
+So may one, once, after the group has lost a position. One that commits while another one's transaction runs out of time
+leaves that what a newer incarnation would. Whoever comes upon damaged files refuses them by name, or sets the store
+aside. An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is for. In
+a world whose calls may fail without the schedule, only failing, being fenced or blocked by nobody, and letting go of a
+task without trying to commit, is judged.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class _Ledger:
         be behind what stores of the successor hold."""
         self._moved: dict[str, int] = {}
         """Task → the moment of the last commit of such a one."""
+        self._forgotten: set[str] = set()
+        """Tasks of which the group lacks a position, until one has refused to go on without: then somebody sets it."""
         self._damaged: set[str] = set()
         """Tasks with files that were damaged: any process that reads them finds out, and none of them may read it."""
         self._spoilt: set[int] = set()
@@ -279,6 +282,9 @@ class _Ledger:
             return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
+        if event.error.startswith(POSITIONS_LEFT_BEHIND) and event.task in self._forgotten:
+            self._forgotten.discard(event.task)
+            return
         if event.error.startswith(_TIMED_OUT) and incarnation in self._suspended:
             # Others that waited for its transaction have let time pass until that was given up.
             return
@@ -351,6 +357,8 @@ class _Ledger:
             self._late[event.incarnation] = self._moment
         if fault.suspends and event.incarnation is not None:
             self._suspended.add(event.incarnation)
+        if fault.of_several and event.task is not None:
+            self._forgotten.add(event.task)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
         if fault.rivals and event.incarnation is not None:

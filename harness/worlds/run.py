@@ -172,6 +172,8 @@ class Run(DirectorStage, ABC):
         """The process runs its task from now on, perhaps at least once."""
         if not self.config_for(actor).exactly_once:
             self._loose.add(actor.task)
+            # It would begin anew where the group lacks a position.
+            self.set_position_back(actor.task)
 
     def start_standby(self, task: str, host: int) -> None:
         """Start a process that keeps a warm copy of a worker's task."""
@@ -426,12 +428,22 @@ class Run(DirectorStage, ABC):
         if worker in self._settings_to_come:
             self.starts_with(self._settings_to_come.pop(worker) or {}, actor.host, (actor, *others))
             self._again(actor, others)
+        elif (
+            reason is End.FAILED
+            and error.startswith(POSITIONS_LEFT_BEHIND)
+            and self.set_position_back(actor.task)
+        ):
+            self._again(actor, others)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and actor.task in self._loose:
             self.repeat_loosely(actor, others)
         else:
             self.runtime.ended(actor, reason)
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
+
+    def set_position_back(self, task: str) -> bool:  # noqa: ARG002 - the world that forgets one has it
+        """Have the group get the position of a task again that it has forgotten. Whether there is one."""
+        return False
 
     def repeat_loosely(self, actor: Actor, others: Sequence[Actor]) -> None:
         """Do what the error of a process tells its user to do. Whether there was cause for it is for an oracle to

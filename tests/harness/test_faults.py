@@ -71,7 +71,8 @@ def strikes(fault: Fault) -> list[Step]:
     if fault.where is Where.OCCASION:
         return [Step(fault.name, call=each if len(fault.occasions) > 1 else None) for each in fault.occasions]
     at = Point.RECORD_PROCESSED if fault.where is Where.POINT else None
-    return [Step(fault.name, at=at, wait=1, settings=settings)]
+    # There has to be a position that was committed.
+    return [Step(fault.name, at=at, wait=6 if fault.of_several else 1, settings=settings)]
 
 
 def in_turns(steps: list[Step], number: int) -> list[Step]:

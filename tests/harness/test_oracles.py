@@ -1555,3 +1555,22 @@ def test_a_refusal_after_a_run_that_ended_in_order_is_found(settings: dict[str, 
         Ended("0_0", 1, End.FAILED, LEFT_BEHIND),
     ]
     assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
+
+
+@pytest.mark.parametrize("fault", ["forget_position", "wipe"])
+def test_one_refusal_is_excused_after_the_group_has_lost_a_position(fault: str) -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        Reached("0_0", 0, Point.PRODUCER_READY),
+        Injected(0, fault, "0_0", 0, 0, None),
+        Started("0_0", 1, 0),
+        Reached("0_0", 1, Point.PRODUCER_READY),
+        Ended("0_0", 1, End.FAILED, LEFT_BEHIND),
+    ]
+    again: list[Event] = [
+        Started("0_0", 2, 0),
+        Reached("0_0", 2, Point.PRODUCER_READY),
+        Ended("0_0", 2, End.FAILED, LEFT_BEHIND),
+    ]
+    assert bool(errors.find_in(events, SCHEDULE)) is (fault == "wipe")
+    assert errors.find_in([*events, *again], SCHEDULE)

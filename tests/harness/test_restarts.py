@@ -139,3 +139,24 @@ def test_positions_that_are_nowhere_else_are_not_taken_away() -> None:
     assert [event.reason for event in events if isinstance(event, Skipped)] == [
         "the positions of 0_0 are nowhere but in the group"
     ]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "wait", "settings", "reason"),
+    [
+        ("balances", 3, {}, "0_0 has not several inputs and stores"),
+        ("orders_payments", 1, {}, "0_0 has committed nothing that it has read"),
+        ("orders_payments", 3, LOOSELY, "a start at least once goes on without it"),
+    ],
+)
+def test_a_position_that_nobody_would_miss_is_not_taken_away(
+    scenario: str, wait: int, settings: dict[str, Any], reason: str
+) -> None:
+    topic = "input" if scenario == "balances" else "orders"
+    items = tuple(Input(0, "a", 1, topic=topic, timestamp=1) for _ in range(4))
+    schedule = Schedule(
+        scenario, items, (Step("forget_position", wait=wait),), settings={"commit.records": 3, **settings}
+    )
+    events = simulate(load_all()[scenario], schedule)[0].events
+    assert not any(isinstance(event, Injected) for event in events)
+    assert [event.reason for event in events if isinstance(event, Skipped)] == [reason]

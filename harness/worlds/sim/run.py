@@ -706,6 +706,8 @@ class SimRun(VersionedRun):
         """Tasks whose process has shown its text for Prometheus."""
         self._moving: dict[int, Moving] = {}
         """The directories of hosts whose stores are being moved."""
+        self._forgotten: dict[str, tuple[TopicPartition, int]] = {}
+        """Task → the position that the group has forgotten, and nobody has missed so far."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -1062,6 +1064,31 @@ class SimRun(VersionedRun):
         self.broker.forget_positions(
             APPLICATION, [TopicPartition(topic, number) for topic in topology.sources]
         )
+
+    def forget_position(self, task: str) -> None:
+        topology = self.topologies[ordinal_of(task)]
+        if len(topology.sources) == 1 or not topology.changelogs:
+            raise SkipError(f"{task} has not several inputs and stores")
+        if self._loose:
+            raise SkipError("a start at least once goes on without it")
+        self.broker.settle()
+        positions = self.broker.committed_offsets(APPLICATION)
+        there = [TopicPartition(topic, partition_of(task)) for topic in topology.sources]
+        most = max(there, key=lambda tp: positions.get(tp, 0))
+        if not positions.get(most):
+            raise SkipError(f"{task} has committed nothing that it has read")
+        self._forgotten[task] = (most, positions[most])
+        self.broker.forget_positions(APPLICATION, [most])
+
+    def set_position_back(self, task: str) -> bool:
+        forgotten = self._forgotten.pop(task, None)
+        if forgotten is None:
+            return False
+        tp, position = forgotten
+        # One that was overtaken may have committed until it was.
+        if tp not in self.broker.committed_offsets(APPLICATION):
+            self.broker.commit_offsets(APPLICATION, {tp: position})
+        return True
 
     def hold_open(self, topic: str) -> None:
         if self.prefix + topic not in self.broker.topics():
