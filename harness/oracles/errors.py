@@ -4,11 +4,11 @@ A fault says what a process may do because of it (`Fault.excuses`). One that str
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
 blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
 end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
-So may one, once, after the group has lost a position. One that commits while another one's transaction runs out of time
-leaves that what a newer incarnation would. Whoever comes upon damaged files refuses them by name, or sets the store
-aside. An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is for. In
-a world whose calls may fail without the schedule, only failing, being fenced or blocked by nobody, and letting go of a
-task without trying to commit, is judged.
+So may one, once, after the group has lost a position. One that commits while another one's transaction runs out of
+time leaves that what a newer incarnation would. Whoever comes upon damaged files refuses them by name, or sets the
+store aside. An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is
+for. In a world whose calls may fail without the schedule, only failing, being fenced or blocked by nobody, and letting
+go of a task without trying to commit, is judged.
 """
 
 from __future__ import annotations
