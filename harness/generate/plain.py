@@ -46,6 +46,9 @@ WIDE = 40
 CUT = 24
 """One schedule in so many of a pipeline with windows begins with a restore whose changelog is cut meanwhile."""
 
+MOVED = 4
+"""One schedule in so many of a pipeline with versions has a move of stores that dies in the midst of it."""
+
 PUNCTUATED = 7
 """One schedule in so many of a pipeline that does something by the wall clock has a punctuator that raises, and a
 handler that nobody asks about it."""
@@ -467,6 +470,8 @@ class _Generator:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
         elif self._index % FORGOTTEN == FORGOTTEN - 7 and "forget_position" in self._possible:
             steps = [*self._without_a_position(items), *steps]
+        if self._index % MOVED == 1 and "reorder" in self._possible:
+            steps = [*self._dies_in_a_move(items[0].partition), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
             steps = self._fails_at_a_punctuator(steps)
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
@@ -526,6 +531,14 @@ class _Generator:
             Step("transaction_timeout", task=task, wait=1 + turn % 2),
             Step("power_loss", task=task, wait=3 + turn % 3),
         ]
+
+    def _dies_in_a_move(self, partition: int) -> list[Step]:
+        """Stores whose entries in the checkpoint move beside them, and a start that dies at another place of that each
+        time: behind the entries that it has taken out, or some of the stores that it has moved."""
+        self._choose({**_EXACTLY, "default.dsl.store": "rocksDB", "commit.records": 2})
+        turn = self._index // MOVED
+        task = f"{self._parts.ordinals[turn % len(self._parts.ordinals)]}_{partition}"
+        return [Step("reorder", task=task, wait=2 + turn % 4, amount=20 + turn * 11 % 50)]
 
     def _fails_at_a_punctuator(self, steps: Sequence[Step]) -> list[Step]:
         """A punctuator that raises, where a handler would go on without a record. Nothing else does that there."""
