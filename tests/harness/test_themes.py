@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from harness.generate import generate
-from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, PUNCTUATED, UNTIMED
+from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, MOVED, PUNCTUATED, UNTIMED
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
@@ -164,3 +164,14 @@ def test_one_schedule_in_seven_of_a_pipeline_that_ticks_has_a_punctuator_that_ra
         assert schedule.settings["processing.exception.handler"] == "continue"
     others = [generate(DISPATCH, 4, index) for index in range(60) if index % PUNCTUATED != PUNCTUATED - 1]
     assert not any(step.fault == "fail_punctuator" for schedule in others for step in schedule.steps)
+
+
+def test_one_schedule_in_four_with_versions_dies_in_a_move_of_entries_and_stores_at_another_place_each_time() -> (
+    None
+):
+    scenario = load_all()["reordered_topology"]
+    schedules = [generate(scenario, 4, index) for index in range(1, 100, MOVED)]
+    assert {schedule.settings["default.dsl.store"] for schedule in schedules} == {"rocksDB"}
+    struck = [next(step for step in schedule.steps if step.query is None) for schedule in schedules]
+    assert {step.fault for step in struck} == {"reorder"}
+    assert len({step.amount for step in struck}) >= 20
