@@ -690,6 +690,8 @@ def mutants(
         with _printing() as console:
             console.width = max(console.width, 160)
             print_exam(exam, console)
+    if exam.not_asked:
+        raise Told("interrupted; what was asked until then is above", EXIT_INTERRUPTED)
     raise typer.Exit(0 if exam.passed else 1)
 
 

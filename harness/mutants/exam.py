@@ -89,6 +89,8 @@ class Exam(msgspec.Struct, frozen=True):
     """Oracle → the mutants that no other oracle found."""
     passed: bool
     sentence: str
+    not_asked: int = 0
+    """How many were left when it was interrupted."""
 
 
 Progress = Callable[[Sat], None]
@@ -219,22 +221,27 @@ def examine(
 ) -> Exam:
     """Ask the mutants with these names, by default all, `jobs` at a time: each in the first of its worlds, or all in
     the one that is given. `small`: make each schedule of the simulation that catches one small, which takes most of
-    the time there is."""
+    the time there is. An interrupt ends it: what was asked until then counts."""
     asked = [
         (MUTANTS[name], world or MUTANTS[name].worlds[0]) for name in (MUTANTS if names is None else names)
     ]
     sats: dict[str, Sat] = {}
     ask = partial(_sit_by_name, seconds=seconds, seed=seed, small=small)
-    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, ask):
-        sats[sat.name] = sat
-        progress(sat)
-    rest = [one for one in asked if one[0].name not in sats]
-    for place in dict.fromkeys(place for _, place in rest):
-        with WORLDS[place].open(options or Options()) as running:
-            for mutant in (mutant for mutant, its in rest if its == place):
-                sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, running=running)
-                progress(sat)
-    return summarize([sats[mutant.name] for mutant, _ in asked])
+    try:
+        for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, ask):
+            sats[sat.name] = sat
+            progress(sat)
+        rest = [one for one in asked if one[0].name not in sats]
+        for place in dict.fromkeys(place for _, place in rest):
+            with WORLDS[place].open(options or Options()) as running:
+                for mutant in (mutant for mutant, its in rest if its == place):
+                    sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, running=running)
+                    progress(sat)
+    except KeyboardInterrupt:
+        # The sentence says so.
+        pass
+    there = [sats[mutant.name] for mutant, _ in asked if mutant.name in sats]
+    return summarize(there, not_asked=len(asked) - len(there))
 
 
 _Ask = Callable[[str, str], Sat]
@@ -279,8 +286,9 @@ def _sit_by_name(name: str, world: str, *, seconds: float | None, seed: int, sma
     return sit(MUTANTS[name], world, seconds, seed=seed, small=small)
 
 
-def summarize(sats: Sequence[Sat]) -> Exam:
-    """What the exam came to. A mutant that could not be asked counts as not caught."""
+def summarize(sats: Sequence[Sat], *, not_asked: int = 0) -> Exam:
+    """What the exam came to. A mutant that could not be asked counts as not caught, one that it did not come to not at
+    all; where there are such it is not passed."""
     caught = [sat for sat in sats if sat.caught]
     share = len(caught) / len(sats) if sats else 0.0
     middle = round(median(sat.seconds for sat in caught), 2) if caught else None
@@ -288,12 +296,14 @@ def summarize(sats: Sequence[Sat]) -> Exam:
     for sat in caught:
         if len(sat.oracles) == 1:
             only[sat.oracles[0]] = (*only.get(sat.oracles[0], ()), sat.name)
-    passed = share >= PASS_SHARE
+    enough = share >= PASS_SHARE
     missed = [sat.name for sat in sats if not sat.caught]
     sentence = f"{len(caught)} of {len(sats)} planted bugs are caught"
     if middle is not None:
         sentence += f", half of them within {middle:g} s"
     sentence += f"; not caught: {', '.join(missed)}." if missed else "."
-    if not passed:
+    if not enough:
         sentence += f" At least {PASS_SHARE:.0%} have to be."
-    return Exam(tuple(sats), round(share, 4), middle, only, passed, sentence)
+    if not_asked:
+        sentence += f" It was interrupted, with {not_asked} not asked."
+    return Exam(tuple(sats), round(share, 4), middle, only, enough and not not_asked, sentence, not_asked)

@@ -626,13 +626,19 @@ def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Pa
     assert "Traceback" not in said
 
 
-def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once() -> None:
+def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once_and_says_what_was_asked() -> None:
     # One is caught soon, and the other one not within an hour.
     names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
-    words = ["mutants", *names, "--jobs", "2", "--for", "1h"]
+    words = ["mutants", *names, "--jobs", "2", "--for", "1h", "--json"]
     with running("-m", "harness.cli", *words) as command:
         assert command.stderr is not None
         assert "caught" in command.stderr.readline()
         os.killpg(command.pid, signal.SIGINT)
-        _, said = command.communicate(timeout=LONGEST_S)
-    assert (command.returncode, said) == (130, "crashproof: interrupted; no report was written\n")
+        told, said = command.communicate(timeout=LONGEST_S)
+    assert (command.returncode, said) == (
+        130,
+        "crashproof: interrupted; what was asked until then is above\n",
+    )
+    exam = json.loads(told)
+    assert [sat["name"] for sat in exam["mutants"]] == ["fenced-commit-ignored"]
+    assert (exam["not_asked"], exam["passed"]) == (1, False)

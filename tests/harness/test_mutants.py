@@ -132,6 +132,18 @@ def test_a_process_of_the_exam_that_is_ended_from_outside_keeps_no_mutant_from_b
     assert (first.error, second.error, second.schedules > 0) == ("", "", True)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_exam_that_is_interrupted_says_what_was_asked_until_then_and_is_not_passed(jobs: int) -> None:
+    def interrupt(_sat: Sat) -> None:
+        raise KeyboardInterrupt
+
+    names = ["positions-not-in-the-transaction", "adapter-reads-uncommitted"]
+    exam = examine(names, jobs, interrupt, seconds=6, world="sim")
+    assert [(sat.name, sat.caught) for sat in exam.mutants] == [(names[0], True)]
+    assert (exam.not_asked, exam.passed) == (1, False)
+    assert exam.sentence.endswith("It was interrupted, with 1 not asked.")
+
+
 def made(name: str, *oracles: str) -> Sat:
     return Sat(name, "", bool(oracles), next(iter(oracles), ""), "sim", 1, 1.0, 0, oracles)
 
