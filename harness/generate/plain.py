@@ -46,6 +46,9 @@ WIDE = 40
 CUT = 24
 """One schedule in so many of a pipeline with windows begins with a restore whose changelog is cut meanwhile."""
 
+DAMAGED = 5
+"""One schedule in so many of a pipeline with global stores begins with rows that cannot be read."""
+
 MOVED = 4
 """One schedule in so many of a pipeline with versions has a move of stores that dies in the midst of it."""
 
@@ -470,6 +473,14 @@ class _Generator:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
         elif self._index % FORGOTTEN == FORGOTTEN - 7 and "forget_position" in self._possible:
             steps = [*self._without_a_position(items), *steps]
+        if self._index % DAMAGED == 1 and self._parts.follows and "damage_rows" in self._possible:
+            wait = 1 + self._index // DAMAGED % 4
+            first = self._parts.ordinals[0]
+            damaged = [
+                Step("damage_rows", task=f"{first}_{number}", wait=wait) for number in range(self._partitions)
+            ]
+            # By turns alone: what else comes may find them first, and elsewhere.
+            steps = [*damaged, *(steps if self._index // DAMAGED % 2 else ())]
         if self._index % MOVED == 1 and "reorder" in self._possible:
             steps = [*self._dies_in_a_move(items[0].partition), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:

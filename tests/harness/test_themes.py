@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from harness.generate import generate
-from harness.generate.plain import HELD_BACK_RECORDS, MOST_RECORDS, MOVED, PUNCTUATED, UNTIMED
+from harness.generate.plain import DAMAGED, HELD_BACK_RECORDS, MOST_RECORDS, MOVED, PUNCTUATED, UNTIMED
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
@@ -175,3 +175,16 @@ def test_one_schedule_in_four_with_versions_dies_in_a_move_of_entries_and_stores
     struck = [next(step for step in schedule.steps if step.query is None) for schedule in schedules]
     assert {step.fault for step in struck} == {"reorder"}
     assert len({step.amount for step in struck}) >= 20
+
+
+def test_one_schedule_in_five_with_global_stores_has_rows_in_them_that_cannot_be_read_every_other_time_alone() -> (
+    None
+):
+    scenario = load_all()["enrichment"]
+    faults = [
+        [step.fault for step in generate(scenario, 4, index).steps if step.query is None]
+        for index in range(1, 100, DAMAGED)
+    ]
+    assert {struck[0] for struck in faults} == {"damage_rows"}
+    assert all(set(struck) == {"damage_rows"} for struck in faults[::2])
+    assert any(len(set(struck)) > 2 for struck in faults[1::2])
