@@ -473,21 +473,8 @@ class _Generator:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
         elif self._index % FORGOTTEN == FORGOTTEN - 7 and "forget_position" in self._possible:
             steps = [*self._without_a_position(items), *steps]
-        if self._index % DAMAGED == 1 and self._parts.follows and "damage_rows" in self._possible:
-            wait = 1 + self._index // DAMAGED % 4
-            first = self._parts.ordinals[0]
-            damaged = [
-                Step("damage_rows", task=f"{first}_{number}", wait=wait) for number in range(self._partitions)
-            ]
-            # By turns alone: what else comes may find them first, and elsewhere.
-            steps = [*damaged, *(steps if self._index // DAMAGED % 2 else ())]
-        if self._index % MOVED == 1 and "reorder" in self._possible:
-            steps = [*self._dies_in_a_move(items[0].partition), *steps]
-        if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
-            steps = self._fails_at_a_punctuator(steps)
-        if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
-            items = _some_untimed(items, self._index // UNTIMED)
-            steps = [*self._refused_behind_untimed(items[0].partition), *steps]
+        if self._asked is None:
+            items, steps = self._by_turns(items, steps)
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         schedule = Schedule(
             scenario=self._scenario.reference_name,
@@ -512,6 +499,26 @@ class _Generator:
         schedule = replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
         # By turns, and last of all, so that whatever else is drawn stays as it is.
         return self._beside_copies(schedule) if self._parts.stores and self._index % 3 == 1 else schedule
+
+    def _by_turns(self, items: tuple[Input, ...], steps: list[Step]) -> tuple[tuple[Input, ...], list[Step]]:
+        """The input and the steps with what is seldom met, each in one of so many schedules of the pipelines that can
+        have it, so that whatever else is drawn stays as it is."""
+        if self._index % DAMAGED == 1 and self._parts.follows and "damage_rows" in self._possible:
+            wait = 1 + self._index // DAMAGED % 4
+            first = self._parts.ordinals[0]
+            damaged = [
+                Step("damage_rows", task=f"{first}_{number}", wait=wait) for number in range(self._partitions)
+            ]
+            # By turns alone: what else comes may find them first, and elsewhere.
+            steps = [*damaged, *(steps if self._index // DAMAGED % 2 else ())]
+        if self._index % MOVED == 1 and "reorder" in self._possible:
+            steps = [*self._dies_in_a_move(items[0].partition), *steps]
+        if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
+            steps = self._fails_at_a_punctuator(steps)
+        if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
+            items = _some_untimed(items, self._index // UNTIMED)
+            steps = [*self._refused_behind_untimed(items[0].partition), *steps]
+        return items, steps
 
     def _beside_copies(self, schedule: Schedule) -> Schedule:
         """With copies, and queries late enough for another process to have one by then, which is asked as well."""
