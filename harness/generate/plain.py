@@ -231,13 +231,20 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
             and (runtime is Runtime.WORKER or Capability.SHARED not in fault.needs)
         )
         for name, fault in possible(capabilities).items()
-        if not (fault.without_stores and parts.changelogs)
+        if _suits(fault, parts)
+    }
+    return {name: runtimes for name, runtimes in found.items() if runtimes}
+
+
+def _suits(fault: Fault, parts: Parts) -> bool:
+    """Whether a pipeline has what the fault strikes."""
+    return (
+        not (fault.without_stores and parts.changelogs)
         and not (fault.on_topics and not topics_of(parts, fault))
         and not (fault.of_several and not parts.joined)
         and not (fault.reorders and not parts.versions)
         and not (fault.punctuates and not parts.ticking)
-    }
-    return {name: runtimes for name, runtimes in found.items() if runtimes}
+    )
 
 
 def _some_untimed(items: Sequence[Input], turn: int) -> tuple[Input, ...]:
@@ -369,17 +376,11 @@ class _Generator:
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:
             return False
-        if fault.without_stores and self._parts.changelogs:
-            return False
-        if fault.of_several and not self._parts.joined:
-            return False
         if Capability.FILES in fault.needs and not self._files:
             return False
-        if fault.reorders and (self._files or not self._parts.versions):
+        if fault.reorders and self._files:
             return False
-        if fault.punctuates and not self._parts.ticking:
-            return False
-        return not fault.on_topics or bool(topics_of(self._parts, fault))
+        return _suits(fault, self._parts)
 
     def schedule(self) -> Schedule:
         random = self._random
