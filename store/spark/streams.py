@@ -613,6 +613,8 @@ class SparkStreamsQuery:
                 self._keeper.join()
             self._ids.close()
             try:
+                # Not one of the jobs that are ended.
+                self._context.setJobGroup(f"{self._deployment.run}-end", f"end the tasks of {self.name}")
                 self._tell(dismiss)
             except _NO_SPARK as error:
                 # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
@@ -622,9 +624,12 @@ class SparkStreamsQuery:
             self._ended.set()
 
     def _cancel(self) -> None:
-        """End the jobs that bring orders beside micro-batches. Those of a Spark that is gone are gone with it."""
+        """End the jobs that bring orders beside micro-batches, and those that a thread is about to start.
+
+        Those of a Spark that is gone are gone with it.
+        """
         with suppress(*_NO_SPARK):
-            self._context.cancelJobGroup(self._deployment.run)
+            self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._deployment.run)
 
     def _without_session(self) -> TaskHostError:
         return TaskHostError(

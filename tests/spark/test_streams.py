@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -409,7 +410,45 @@ def test_a_query_that_ends_by_itself_has_processed_all_through_every_sub_topolog
 
 def test_a_query_that_is_about_to_end_by_itself_can_be_stopped_before(running: Running) -> None:
     running.topics("in", "out")
-    name, gate = running.name, running.directory / "gate"
+    gate = running.directory / "gate"
+    running.feed("in", (b"a", b""))
+    query = running.start(_numbers_once(gate, running.name), trigger={"availableNow": True}, silence_s=2.0)
+    until(lambda: not query.query.isActive)
+    _stop_before(gate, query)
+    assert query.exception() is None
+    assert running.output() == []
+
+
+def test_orders_that_are_about_to_be_brought_while_a_query_is_stopped_are_not_waited_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.topics("in", "out")
+    gate, about_to, stopped = running.directory / "gate", threading.Event(), threading.Event()
+    between, cancel = SparkStreamsQuery._between, SparkStreamsQuery._cancel
+
+    def between_until_stopped(query: SparkStreamsQuery) -> dict[TopicPartition, int]:
+        found = between(query)
+        assert found
+        about_to.set()
+        stopped.wait()
+        return found
+
+    def cancel_and_go_on(query: SparkStreamsQuery) -> None:
+        cancel(query)
+        stopped.set()
+
+    monkeypatch.setattr(SparkStreamsQuery, "_between", between_until_stopped)
+    monkeypatch.setattr(SparkStreamsQuery, "_cancel", cancel_and_go_on)
+    running.feed("in", (b"a", b""))
+    query = running.start(_numbers_once(gate, running.name), trigger={"availableNow": True}, silence_s=2.0)
+    until(about_to.is_set)
+    _stop_before(gate, query)
+    assert query.exception() is None
+    assert running.hosts() == []
+
+
+def _numbers_once(gate: Path, name: str) -> Application:
+    """Counts words, and sends the number of each on once a file is there."""
 
     def number_once_open(number: int) -> bytes:
         until(gate.exists)
@@ -418,14 +457,18 @@ def test_a_query_that_is_about_to_end_by_itself_can_be_stopped_before(running: R
     builder = StreamsBuilder(name)
     counted = builder.stream(f"{name}-in").group_by(lambda _key, word: word).count()
     counted.to_stream().map_values(number_once_open).to(f"{name}-out")
-    application = builder.build()
-    running.feed("in", (b"a", b""))
-    query = running.start(application, trigger={"availableNow": True}, silence_s=2.0)
-    until(lambda: not query.query.isActive)
-    query.stop()
+    return builder.build()
+
+
+def _stop_before(gate: Path, query: SparkStreamsQuery) -> None:
+    """Stop a query whose tasks wait for a file, which is made if that does not end."""
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    stopping.join(LONGEST_S)
+    waited = stopping.is_alive()
     gate.touch()
-    assert query.exception() is None
-    assert running.output() == []
+    stopping.join()
+    assert not waited, "stop waits for the tasks"
 
 
 class Ticks:
