@@ -63,6 +63,10 @@ refused behind some of them."""
 FORGOTTEN = 12
 """One schedule in so many of a pipeline with a task of several inputs begins with a position that the group loses."""
 
+UNDISTURBED = 2
+"""One schedule in so many by members of a group of a scenario that aborts has tasks that abort beside others of their
+thread, none of which has to commit for long."""
+
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
 
@@ -340,7 +344,11 @@ class _Generator:
             and runtime is Runtime.WORKER
             and random.random() < (SHARED_WITH_ABORTS if scenario.aborts else SHARED)
         ) or Capability.SHARED in wanted
-        if self._shared and self._partitions == 1:
+        self._undisturbed = (
+            runtime is Runtime.STREAMS and scenario.aborts and asked is None and index % UNDISTURBED == 1
+        )
+        """Whether nothing strikes, see `_beside_neighbours`."""
+        if (self._shared or self._undisturbed) and self._partitions == 1:
             self._partitions = 2
         self._seen: list[int] = []
         """The times of the input."""
@@ -359,7 +367,7 @@ class _Generator:
         """Whether the input has to be written without transactions."""
         self._waves = 0
         """In how many parts the input has to come; 0 if that is all the same."""
-        self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
+        self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 or self._undisturbed else 0
         self._possible = {
             name: fault
             for name, fault in possible(capabilities).items()
@@ -499,7 +507,34 @@ class _Generator:
         replaced = random.random() < REPLACED
         schedule = replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
         # By turns, and last of all, so that whatever else is drawn stays as it is.
+        if self._undisturbed:
+            return self._beside_neighbours(schedule)
         return self._beside_copies(schedule) if self._parts.stores and self._index % 3 == 1 else schedule
+
+    def _beside_neighbours(self, schedule: Schedule) -> Schedule:
+        """One thread with all tasks, of which one has all records but the first of each other. Nothing ends a
+        transaction but its records, or what another one waits for."""
+        turn = self._index // UNDISTURBED
+        most = max(sorted(set(self._filled)), key=self._filled.count)
+        first: dict[int, Input] = {}
+        items = [
+            one
+            for one in schedule.input
+            if one.partition == most or one is first.setdefault(one.partition, one)
+        ]
+        seldom = {
+            "commit.interval.ms": 50_000,
+            "transaction.timeout.ms": 60_000,
+            "commit.records": 2 + turn % 3,
+        }
+        thread = {"num.stream.threads": 1, "num.standby.replicas": 0, "poll.records": 2}
+        return replace(
+            schedule,
+            input=tuple(items),
+            steps=(),
+            hosts=1,
+            settings={**schedule.settings, **_EXACTLY, **seldom, **thread, **self._scenario.settings},
+        )
 
     def _by_turns(self, items: tuple[Input, ...], steps: list[Step]) -> tuple[tuple[Input, ...], list[Step]]:
         """The input and the steps with what is seldom met, each in one of so many schedules of the pipelines that can
