@@ -2,13 +2,14 @@
 
 A fault says what a process may do because of it (`Fault.excuses`). One that struck a process excuses each of these
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
-blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
-end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
-So may one, once, after the group has lost a position. One that commits while another one's transaction runs out of
-time leaves that what a newer incarnation would. Whoever comes upon damaged files refuses them by name, or sets the
-store aside. An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is
-for. In a world whose calls may fail without the schedule, only failing, being fenced or blocked by nobody, and letting
-go of a task without trying to commit, is judged.
+blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not end
+in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on. So
+may one, once, after the group has lost a position. One that commits while another one's transaction runs out of time
+leaves that what a newer incarnation would. One under at least once fences nobody, and waits, or begins anew, until the
+transaction has timed out in which one under exactly once stood still, or died, in a commit. Whoever comes upon damaged
+files refuses them by name, or sets the store aside. An incarnation that another one of its task has overtaken may do
+all of it, for being fenced is what it is for. In a world whose calls may fail without the schedule, only failing, being
+fenced or blocked by nobody, and letting go of a task without trying to commit, is judged.
 """
 
 from __future__ import annotations
@@ -147,6 +148,9 @@ class _Ledger:
         """Those in the middle of a transaction."""
         self._tried: set[int] = set()
         """Of them, those that have tried to commit it."""
+        self._pending: dict[str, set[int]] = {}
+        """Task → incarnations under exactly once that have begun a commit of which no end was seen: while it lasts the
+        group's positions are not told."""
         self._cut = False
         """Whether logs were cleaned or cut."""
         self._jumped: set[int] = set()
@@ -162,6 +166,8 @@ class _Ledger:
                     self._tried.discard(event.incarnation)
                 elif event.point is _STARTED:
                     self._tried.add(event.incarnation)
+                    if event.incarnation not in self._loose.get(event.task, ()):
+                        self._pending.setdefault(event.task, set()).add(event.incarnation)
                 elif event.point is _COMMITTED:
                     self._commit(event)
                 elif event.point is _READY:
@@ -172,6 +178,7 @@ class _Ledger:
                     self._restoring.discard(event.incarnation)
                 else:
                     self._open.discard(event.incarnation)
+                    self._pending.get(event.task, set()).discard(event.incarnation)
                     if not self._overtaken(event.task, event.incarnation):
                         found += self._spend(event, Excuse.ABORT, "aborted a transaction")
             elif type(event) is Started:
@@ -186,6 +193,7 @@ class _Ledger:
 
     def _commit(self, event: Reached) -> None:
         self._open.discard(event.incarnation)
+        self._pending.get(event.task, set()).discard(event.incarnation)
         self._spoilt.discard(event.incarnation)
         if event.incarnation in self._loose.get(event.task, ()):
             self._moved[event.task] = self._moment
@@ -208,6 +216,9 @@ class _Ledger:
         self._ready.add(incarnation)
         self._open.discard(incarnation)
         self._starting.pop(incarnation, None)
+        if incarnation not in self._loose.get(task, ()):
+            # It has fenced them.
+            self._pending.pop(task, None)
         since = self._late.pop(incarnation, self._moment)
         if since < self._owned_since.get(task, 0):
             # It hears of it after another one has fenced it.
@@ -344,6 +355,12 @@ class _Ledger:
         """Whether another incarnation of the task has started, and has not said that it is the owner."""
         return any(of == task and one != incarnation for one, of in self._starting.items())
 
+    def _waits_for_a_timeout(self, task: str, incarnation: int) -> bool:
+        """Whether it runs at least once, and the group's positions wait for one that stands still, or is gone."""
+        if incarnation not in self._loose.get(task, ()):
+            return False
+        return any(one in self._suspended or one not in self._alive for one in self._pending.get(task, ()))
+
     def _overtaken(self, task: str, incarnation: int) -> bool:
         return self._owner.get(task) != incarnation
 
@@ -405,6 +422,9 @@ class _Ledger:
         if event.task in self._damaged and self._found(event, excuse):
             return
         if excuse is Excuse.BLOCKED and self._blocked_for_all:
+            return
+        begins_anew = excuse in (Excuse.NEW_PRODUCER, Excuse.RETRY)
+        if begins_anew and self._waits_for_a_timeout(event.task, incarnation):
             return
         enough: tuple[Excuse, ...] = (excuse,)
         if excuse is Excuse.FAIL and incarnation in self._stopping:

@@ -1521,6 +1521,28 @@ def test_a_refusal_after_a_run_at_least_once_that_did_not_end_in_order_is_excuse
     assert not list(errors.find_in(events, SCHEDULE))
 
 
+@pytest.mark.parametrize(
+    ("fault", "settings", "right"),
+    [("pause", LOOSE, True), ("kill", LOOSE, True), ("pause", {}, False), ("abort_commit", LOOSE, False)],
+)
+def test_one_at_least_once_begins_anew_while_a_commit_of_one_that_stands_still_or_is_dead_hangs(
+    fault: str, settings: dict[str, object], right: bool
+) -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        Reached("0_0", 0, Point.PRODUCER_READY),
+        Reached("0_0", 0, Point.TRANSACTION_BEGUN),
+        Reached("0_0", 0, Point.COMMIT_STARTED),
+        Injected(0, fault, "0_0", 0, 0, None),
+        Started("0_0", 1, 1, settings=settings),
+        Reached("0_0", 1, Point.PRODUCER_READY),
+        Reached("0_0", 1, Point.PRODUCER_READY),
+    ]
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not right
+    committed = [*events[:5], Reached("0_0", 0, Point.KAFKA_COMMITTED), *events[5:]]
+    assert list(errors.find_in(committed, SCHEDULE))
+
+
 @pytest.mark.parametrize("commits_late", [True, False])
 def test_a_refusal_after_one_that_ended_in_order_is_excused_where_it_committed_after_its_successor(
     commits_late: bool,
