@@ -254,8 +254,9 @@ class SparkStreamsQuery:
         self._left = self._left_behind()
         self.query: StreamingQuery = self._start()
         self._keeper: threading.Thread | None = None
-        self._between_orders: TaskHostError | None = None
-        """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way."""
+        self._between_orders: Exception | None = None
+        """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way; or who keeps
+        tasks open."""
         if not self._ends_by_itself:
             self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
             self._keeper.start()
@@ -478,8 +479,13 @@ class SparkStreamsQuery:
             for topic in topology.sources
             if partition < self._partitions[topic]
         }
-        with closing(self._deployment.log().reader()) as reader:
-            self._keep_every_open(every, ticking, reader)
+        try:
+            with closing(self._deployment.log().reader()) as reader:
+                self._keep_every_open(every, ticking, reader)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the query ends: nobody else does this
+            self._between_orders = error
+            with suppress(*_NO_SPARK):
+                self.query.stop()
 
     def _keep_every_open(self, every: Collection[TopicPartition], ticking: bool, reader: Reader) -> None:
         hanging = HangingInputs(self.name, SystemClock())

@@ -28,6 +28,7 @@ from store.spark.host import SILENCE_S
 from store.spark.process import Place
 from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.streams.hanging import HangingInputs
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
@@ -469,6 +470,19 @@ def _stop_before(gate: Path, query: SparkStreamsQuery) -> None:
     gate.touch()
     stopping.join()
     assert not waited, "stop waits for the tasks"
+
+
+def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended_that(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("nobody looks at inputs")
+
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    monkeypatch.setattr(HangingInputs, "look", fail)
+    query = running.start(counting(running))
+    with pytest.raises(RuntimeError, match="nobody looks at inputs"):
+        query.await_termination(LONGEST_S)
 
 
 class Ticks:
