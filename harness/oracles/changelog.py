@@ -200,7 +200,8 @@ def _first_untimely(
     after the other, and, unless `loose`, left it as it was logged; None if there is none.
 
     What is logged before that, by the same record, is followed by another one of the same row, and of the same time, or
-    of the stream time if that is by a punctuator.
+    of the stream time if that is by a punctuator. A change that is held back until the next one of its row replaces it
+    is not logged: of a record whose change a punctuator takes back, only what that has done may be.
     """
     times = line.times
     touched = [one.get(store, ()) for one in line.touched]
@@ -222,12 +223,18 @@ def _first_untimely(
         any_value = loose or (after is not None and after.timestamp == row.timestamp)
         at = reached.get(name, 0)
         while at < len(times):
-            if times[at] == row.timestamp and (name in touched[at] or key in touched[at]):
+            if name in touched[at] or key in touched[at]:
                 left = line.prefixes[at + 1].rows(store).get(name)
-                if any_value or left == row.value:
-                    break
-                if after is not None and left == after.value and after.timestamp == max(times[: at + 1]):
-                    by_punctuators.add(after.offset)
+                stream_time = max(times[: at + 1])
+                if times[at] == row.timestamp:
+                    if any_value or left == row.value:
+                        break
+                    if after is not None and left == after.value and after.timestamp == stream_time:
+                        by_punctuators.add(after.offset)
+                        break
+                elif row.timestamp == stream_time and row.value == left == line.prefixes[at].rows(store).get(
+                    name
+                ):
                     break
             at += 1
         if at == len(times):
