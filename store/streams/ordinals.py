@@ -47,6 +47,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -166,6 +167,7 @@ def _bytes_of(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+@lru_cache(maxsize=4096)
 def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
 
