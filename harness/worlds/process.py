@@ -559,8 +559,8 @@ class WatchedLog:
         inner = self._inner.plain_producer()
         return _WatchedPlainProducer(inner, self._control, self._calls) if self._calls else inner
 
-    def reader(self) -> GroupReader:
-        reader = self._inner.reader()
+    def reader(self, wait_s: float | None = None) -> GroupReader:
+        reader = self._inner.reader(wait_s)
         if self._calls:
             reader = _Watching(reader, self._control, self._calls)
         return _ToldReader(reader, self._watch, self._control) if self._tells else reader

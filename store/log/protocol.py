@@ -280,10 +280,11 @@ class Admin(Protocol):
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete; topics that do not exist are passed over."""
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int], wait_s: float | None = None) -> None:
         """Have a log begin at that offset, which is no later than its end. Nothing happens where it begins later.
 
-        Raises `LogError` for topics that are compacted and nothing else.
+        Leaders are waited for up to `wait_s` seconds, by default as long as for anything; what they do later is done
+        all the same. Raises `LogError` for topics that are compacted and nothing else.
         """
 
     def group_members(self, group_id: str) -> Sequence[GroupMember]:
@@ -309,7 +310,8 @@ class Log(Protocol):
     def plain_producer(self) -> PlainProducer:
         """A producer without a transactional id, which fences nobody and which nobody fences."""
 
-    def reader(self) -> GroupReader: ...
+    def reader(self, wait_s: float | None = None) -> GroupReader:
+        """A reader that waits up to `wait_s` seconds for what it asks, by default as long as all clients of the log."""
 
     def admin(self) -> Admin: ...
 

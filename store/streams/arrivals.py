@@ -99,7 +99,7 @@ class LentLog:
         self._reader = reader
         self._admin: Admin | None = None
 
-    def reader(self) -> Any:
+    def reader(self, wait_s: float | None = None) -> Any:  # noqa: ARG002 - it is the lent one
         return _Lent(self._reader)
 
     def admin(self) -> Any:

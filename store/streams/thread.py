@@ -99,7 +99,7 @@ _KEPT_S = 2 * _LONGEST_PAUSE_S
 class GroupLog(Log, Groups, Protocol):
     """A cluster with its groups, whose readers stream."""
 
-    def reader(self) -> StreamingReader: ...
+    def reader(self, wait_s: float | None = None) -> StreamingReader: ...
 
 
 class TaskStatus(NamedTuple):

@@ -59,7 +59,7 @@ class MemoryLog:
     def plain_producer(self) -> MemoryProducer:
         return MemoryProducer(self, None)
 
-    def reader(self) -> MemoryReader:
+    def reader(self, wait_s: float | None = None) -> MemoryReader:  # noqa: ARG002 - it answers at once
         return MemoryReader(self)
 
     def admin(self) -> MemoryAdmin:
@@ -270,7 +270,7 @@ class MemoryAdmin:
             self._log._topics.pop(topic, None)
             self._log._configs.pop(topic, None)
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int], wait_s: float | None = None) -> None:
         """Nothing: this log keeps all that it has."""
 
     def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here

@@ -183,7 +183,7 @@ class Stuck:
         self.plain_producer = log.plain_producer
         self.admin = log.admin
 
-    def reader(self) -> StuckReader:
+    def reader(self, wait_s: float | None = None) -> StuckReader:  # noqa: ARG002
         return StuckReader(self._log.reader())
 
 
@@ -237,7 +237,7 @@ class From(Stuck):
         super().__init__(log)
         self._earliest = earliest
 
-    def reader(self) -> FromReader:
+    def reader(self, wait_s: float | None = None) -> FromReader:  # noqa: ARG002
         return FromReader(self._log.reader(), self._earliest)
 
 

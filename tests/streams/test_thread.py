@@ -588,8 +588,8 @@ class Unreachable(SimLog):
     away: Callable[[], bool]
     unknown = ""
 
-    def reader(self) -> object:  # type: ignore[override]
-        away, unknown, reader = self.away, self.unknown, super().reader()
+    def reader(self, wait_s: float | None = None) -> object:  # type: ignore[override]
+        away, unknown, reader = self.away, self.unknown, super().reader(wait_s)
 
         class Reader:
             def partitions(self, topic: str) -> int:

@@ -19,7 +19,7 @@ class Silent(SimLog):
         super().__init__(broker)
         self.questions = questions
 
-    def reader(self) -> SimReader:
+    def reader(self, wait_s: float | None = None) -> SimReader:  # noqa: ARG002
         return SilentReader(self)
 
 

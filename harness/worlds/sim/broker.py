@@ -1424,7 +1424,7 @@ class SimAdmin:
         for name in topics:
             self._broker.delete_topic(name)
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int], wait_s: float | None = None) -> None:  # noqa: ARG002
         self._check()
         for tp, offset in before.items():
             self._broker.delete_records(tp, offset)
@@ -1470,7 +1470,7 @@ class SimLog:
     def plain_producer(self) -> SimPlainProducer:
         return SimPlainProducer(self.broker)
 
-    def reader(self) -> SimReader:
+    def reader(self, wait_s: float | None = None) -> SimReader:  # noqa: ARG002 - it answers at once
         return SimReader(self.broker)
 
     def member(

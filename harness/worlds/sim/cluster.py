@@ -89,7 +89,7 @@ class _KeepingAdmin(SimAdmin):
         super().__init__(broker)
         self._cluster = cluster
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int], wait_s: float | None = None) -> None:
         for tp in before:
             self._cluster.keep(tp)
-        super().delete_records(before)
+        super().delete_records(before, wait_s)

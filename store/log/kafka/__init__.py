@@ -73,8 +73,9 @@ class KafkaLog:
         made = build(ClientProducer, client.config(PRODUCER, self._config, own))
         return KafkaPlainProducer(client, made, committer, self._batches)
 
-    def reader(self) -> KafkaReader:
-        return KafkaReader(Client(self.bootstrap, self.timeout, self._config), self._config)
+    def reader(self, wait_s: float | None = None) -> KafkaReader:
+        timeout = self.timeout if wait_s is None else min(wait_s, self.timeout)
+        return KafkaReader(Client(self.bootstrap, timeout, self._config), self._config)
 
     def member(
         self,

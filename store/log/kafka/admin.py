@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from struct import unpack_from
 from typing import Any, TypeVar
 
@@ -33,6 +34,10 @@ _NO_ID = frozenset({str(Uuid(0, 0)), str(None)})
 all would seem made anew once the brokers tell."""
 
 _STABLE = "Stable"
+
+_LONGEST_S = 3_600.0
+"""What requests are given that go to the leaders of partitions, and whose answers are waited for as long as there is
+time. Where their own time is up before the leaders are found, librdkafka (2.16) frees memory twice."""
 
 _ASK_S = 2.0
 """How long brokers are asked for the members of a group: all of them, also those that do not know it."""
@@ -90,16 +95,19 @@ class KafkaAdmin:
             self._repeat(f"delete topic {name}", delete)
             self._repeat(f"delete topic {name}", check_gone)
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int], wait_s: float | None = None) -> None:
         admin = self._live()
+        wanted = [ClientPartition(topic, number, offset) for (topic, number), offset in before.items()]
+        asked: Mapping[Any, Future[Any]] = {}
 
         def delete(seconds: float) -> None:
-            wanted = [ClientPartition(topic, number, offset) for (topic, number), offset in before.items()]
-            asked = admin.delete_records(wanted, request_timeout=seconds, operation_timeout=seconds)
+            nonlocal asked
+            if all(future.done() for future in asked.values()):
+                asked = admin.delete_records(wanted, request_timeout=_LONGEST_S, operation_timeout=_LONGEST_S)
             for future in asked.values():
-                future.result()
+                _answer(future, seconds)
 
-        self._repeat("delete records", delete)
+        self._repeat("delete records", delete, wait_s)
 
     def group_members(self, group_id: str) -> list[GroupMember]:
         return [
@@ -175,9 +183,9 @@ class KafkaAdmin:
             found = len(topic.partitions)
             # A leader that answers for its offsets takes writes.
             wanted = {ClientPartition(spec.name, number): _LATEST for number in topic.partitions}
-            for future in admin.list_offsets(wanted, request_timeout=seconds).values():
+            for future in admin.list_offsets(wanted, request_timeout=_LONGEST_S).values():
                 try:
-                    future.result()
+                    _answer(future, seconds)
                 except KafkaException as exception:
                     if cause_of(exception).code() not in MISSING:
                         raise
@@ -191,7 +199,7 @@ class KafkaAdmin:
                 "Where it holds data, it has to keep as many as it has; delete it only if what is in it may go"
             )
 
-    def _repeat(self, doing: str, call: Callable[[float], T]) -> T:
+    def _repeat(self, doing: str, call: Callable[[float], T], wait_s: float | None = None) -> T:
         admin = self._live()
 
         def ping() -> object:
@@ -199,7 +207,16 @@ class KafkaAdmin:
             admin.poll(0)
             return admin.list_topics(timeout=self._client.ping_seconds)
 
-        return repeat(self._client, doing, call, ping)
+        def ask(seconds: float) -> T:
+            try:
+                return call(seconds)
+            except KafkaException as exception:
+                if cause_of(exception).code() == KafkaError._TIMED_OUT:
+                    # The broker that it takes for the controller may be gone, and it hears of another by this alone.
+                    admin.list_topics(timeout=seconds)
+                raise
+
+        return repeat(self._client, doing, ask, ping, wait_s)
 
     def _live(self) -> AdminClient:
         if self._admin is None:
@@ -213,6 +230,13 @@ def _create(admin: AdminClient, spec: TopicSpec, seconds: float) -> bool:
     topic = NewTopic(spec.name, spec.partitions, -1, config=dict(spec.config))
     future = admin.create_topics([topic], operation_timeout=seconds, request_timeout=seconds)
     return _await(future[spec.name], KafkaError.TOPIC_ALREADY_EXISTS)
+
+
+def _answer(future: Future[T], seconds: float) -> T:
+    try:
+        return future.result(seconds)
+    except FutureTimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _await(future: Future[None], allowed: int) -> bool:

@@ -201,12 +201,14 @@ class Client:
             self.trouble = error
             self.misses_topic |= error.code() in MISSING
 
-    def gave_up(self, doing: str, last: KafkaError | None, ping: Callable[[], object]) -> LogError:
+    def gave_up(
+        self, doing: str, last: KafkaError | None, ping: Callable[[], object], waited_s: float | None = None
+    ) -> LogError:
         """The deadline has passed: is nobody there, or does somebody there not answer?
 
         Whatever serves the client's callbacks until then has it said why.
         """
-        seconds = f"{self.timeout:g} s"
+        seconds = f"{self.timeout if waited_s is None else waited_s:g} s"
         try:
             ping()
         except KafkaException as error:
@@ -245,9 +247,17 @@ def build(make: Callable[[dict[str, object]], Built], config: dict[str, object])
         raise ConfigError("Kafka client", ", ".join(named) or "configuration", said) from error
 
 
-def repeat(client: Client, doing: str, call: Callable[[float], Built], ping: Callable[[], object]) -> Built:
-    """Call with a time limit in seconds, again as long as the client says that it may be repeated."""
-    deadline = time.monotonic() + client.timeout
+def repeat(
+    client: Client,
+    doing: str,
+    call: Callable[[float], Built],
+    ping: Callable[[], object],
+    wait_s: float | None = None,
+) -> Built:
+    """Call with a time limit in seconds, again as long as the client says that it may be repeated; for `wait_s` seconds
+    in all, or for as long as the client waits."""
+    wait_s = client.timeout if wait_s is None else min(wait_s, client.timeout)
+    deadline = time.monotonic() + wait_s
     last: KafkaError | None = None
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -258,7 +268,7 @@ def repeat(client: Client, doing: str, call: Callable[[float], Built], ping: Cal
             if not isinstance(error, RetriableError) or last.code() == KafkaError._CONFLICT:
                 raise error from exception
             time.sleep(_PAUSE)
-    raise client.gave_up(doing, last, ping)
+    raise client.gave_up(doing, last, ping, wait_s)
 
 
 def settle_missing(
