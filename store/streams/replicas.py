@@ -12,7 +12,8 @@ transactions of the tasks: a processor sees of it what this worker has read, whi
 processed again after a crash.
 
 Must survive: a directory that another process of this host still holds (tried again at each update), a broker that
-does not answer (the copies stay as they are, and tasks are not held up), a changelog that is another one than that of
+does not answer (the copies stay as they are, and it is asked so seldom, and for a standby so briefly, that tasks are
+not held up), a changelog that is another one than that of
 a copy (the copy is made anew once a commit of its task vouches for it, and is left out until then), a global store
 found damaged by a processor's read, and a kill at any moment (see `store.recovery.standby` and `global_store`).
 """
@@ -33,6 +34,7 @@ from store.errors import (
     LogError,
     RetriableError,
     StateLockedError,
+    UnreachableError,
     end_after,
 )
 from store.log import GroupReader, Log
@@ -58,6 +60,12 @@ _log = logging.getLogger(__name__)
 
 FOLLOW_S = 0.1
 """A worker whose tasks are busy lets its copies follow this often; an idle one does so at every poll."""
+
+_ANSWER_S = 2.0
+"""How long brokers are asked for a standby at once: tasks of the same worker have transactions open meanwhile."""
+
+_OTHERS_SHARE = 3
+"""For how many times as long as the last try took no copy is tried again that got no answer."""
 
 REFUSED_S = 60.0
 """How often a copy is tried again that is left out since its changelog is another one."""
@@ -91,6 +99,12 @@ class Replicas:
             config.restore_batch_records, clock=clock, listener=listener, breaks_off=breaks_off
         )
         self._reader: GroupReader | None = None
+        self._brief_reader: GroupReader | None = None
+        """Of standbys: it waits less for answers."""
+        self._silent: dict[int | str, None] = {}
+        """Partitions of standbys, and global stores, that got no answer, the one that was tried longest ago first."""
+        self._silent_until = 0.0
+        """Until when none of them is tried again."""
         self._wanted: list[int] = []
         self._waiting: set[int] = set()
         """Standbys whose directory somebody else holds."""
@@ -114,6 +128,7 @@ class Replicas:
                 standby = self.standbys.pop(partition)
                 all_of_them.callback(enter_to, standby.task_id, standby.close)
         self._waiting &= set(self._wanted)
+        self._silent = {one: None for one in self._silent if one in self._wanted or isinstance(one, str)}
         self._refused = {one: until for one, until in self._refused.items() if one in self._wanted}
 
     def open_global_stores(self) -> None:
@@ -130,7 +145,8 @@ class Replicas:
 
         While the worker is `busy` this happens every `FOLLOW_S` seconds. A standby applies at most about
         `restore.batch.records` of each store. An error that may pass is logged, and any other one is raised, with
-        the copy that it came from closed: the next update opens it again. A standby whose changelog is another one is
+        the copy that it came from closed: the next update opens it again. Copies whose brokers do not answer are tried
+        one at a time, and not before three times as long as that took. A standby whose changelog is another one is
         closed with a warning, for the tasks here need none.
         """
         now = self._clock.monotonic()
@@ -154,9 +170,10 @@ class Replicas:
         """Close every copy. One that fails to close does not keep the others."""
         standbys, self.standbys = self.standbys, {}
         global_stores, self.global_stores = self.global_stores, {}
-        reader, self._reader = self._reader, None
+        readers = [one for one in (self._reader, self._brief_reader) if one is not None]
+        self._reader = self._brief_reader = None
         with ExitStack() as all_of_them:
-            if reader is not None:
+            for reader in readers:
                 all_of_them.callback(reader.close)
             for store in global_stores.values():
                 all_of_them.callback(store.close)
@@ -164,20 +181,24 @@ class Replicas:
                 all_of_them.callback(enter_to, standby.task_id, standby.close)
 
     def _look_at_changelogs(self) -> Seen | None:
-        """The changelogs of all standbys that are open, asked for together."""
-        tps = [tp for one in self.standbys.values() for tp in one.changelogs]
+        """The changelogs of all standbys that are open and get answers, asked for together."""
+        answered = [one for partition, one in self.standbys.items() if partition not in self._silent]
+        tps = [tp for one in answered for tp in one.changelogs]
         if len(tps) <= 1:
             return None
         began = self._clock.time_ms()
         try:
-            return Seen(began, self._own_reader().offsets_of(tps, IsolationLevel.READ_COMMITTED))
+            return Seen(began, self._brief().offsets_of(tps, IsolationLevel.READ_COMMITTED))
         except LogError:
             # Each asks for its own, and says what that means for it.
             return None
 
     def _follow(self, partition: int, seen: Seen | None) -> int:
         standby = self.standbys.get(partition)
-        if standby is None and self._clock.monotonic() < self._refused.get(partition, 0.0):
+        began = self._clock.monotonic()
+        if standby is None and began < self._refused.get(partition, 0.0):
+            return 0
+        if not self._is_tried(partition):
             return 0
         enter(self._topology.task_id(partition))
         try:
@@ -188,9 +209,11 @@ class Replicas:
                 self.standbys[partition] = standby
             applied = standby.update(self._config.restore_batch_records, seen)
             self._refused.pop(partition, None)
+            self._silent.pop(partition, None)
             return applied
-        except RetriableError as error:
+        except (RetriableError, UnreachableError) as error:
             _log.info("standby of task %s: %s; trying again", self._topology.task_id(partition), error)
+            self._try_later(partition, began)
             return 0
         except ChangelogLostError as error:
             self._leave_out(partition, standby, error)
@@ -200,6 +223,17 @@ class Replicas:
             if standby is not None:
                 end_after(error, standby.close, "the store")
             raise
+
+    def _is_tried(self, one: int | str) -> bool:
+        if one not in self._silent:
+            return True
+        return one == next(iter(self._silent)) and self._clock.monotonic() >= self._silent_until
+
+    def _try_later(self, one: int | str, began: float) -> None:
+        now = self._clock.monotonic()
+        self._silent.pop(one, None)
+        self._silent[one] = None
+        self._silent_until = now + _OTHERS_SHARE * (now - began)
 
     def _opened(self, partition: int, standby: Standby) -> bool:
         try:
@@ -226,11 +260,16 @@ class Replicas:
             standby.close()
 
     def _follow_global_store(self, name: str) -> int:
-        store = self.global_stores[name]
+        if not self._is_tried(name):
+            return 0
+        store, began = self.global_stores[name], self._clock.monotonic()
         try:
-            return store.update()
-        except RetriableError as error:
+            applied = store.update()
+            self._silent.pop(name, None)
+            return applied
+        except (RetriableError, UnreachableError) as error:
             _log.info("global store %s: %s; trying again", name, error)
+            self._try_later(name, began)
             return 0
         except BaseException as error:
             del self.global_stores[name]
@@ -243,6 +282,12 @@ class Replicas:
             self._reader = self._log.reader()
         return self._reader
 
+    def _brief(self) -> GroupReader:
+        """The same for standbys, which have nothing to wait for."""
+        if self._brief_reader is None:
+            self._brief_reader = self._log.reader(_ANSWER_S)
+        return self._brief_reader
+
     def _standby(self, partition: int) -> Standby:
         topology = self._topology
         suppliers = topology.suppliers(self._config.dsl_store_suppliers)
@@ -250,7 +295,7 @@ class Replicas:
             self._storage,
             topology.task_id(partition),
             [self._copy(partition, supplier) for supplier in suppliers.values() if supplier.logged],
-            self._own_reader(),
+            self._brief(),
             self._settings,
             exactly_once=self._config.exactly_once,
             vouched=self._vouched,
@@ -259,7 +304,7 @@ class Replicas:
     def _vouched(self, changelog: TopicPartition) -> bool:
         """Whether the task has committed to the changelog that there is now, by what is noted beside its positions. Of
         the last commit: what is pending is not waited for."""
-        group, reader = self._topology.application_id, self._own_reader()
+        group, reader = self._topology.application_id, self._brief()
         inputs = [
             TopicPartition(source, changelog.partition)
             for source in self._topology.sources

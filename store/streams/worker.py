@@ -83,6 +83,9 @@ _OTHERS_SHARE = 3
 _LONGEST_OPENING_S = 1.0
 """A worker that is streaming begins to open tasks for so long in one poll: whoever polls has other things to do."""
 
+_PURGE_S = 1.0
+"""How long a purge waits for the leaders of what it deletes, while tasks have open transactions."""
+
 REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
 
@@ -432,11 +435,12 @@ class Worker:
                 # What is in a topic that was made anew was not processed.
                 due = {tp: offset for tp, offset in due.items() if ids.get(tp.topic) == known.get(tp.topic)}
                 if due:
-                    admin.delete_records(due)
+                    admin.delete_records(due, _PURGE_S)
         except LogError as error:
             _log.warning("processed records of repartition topics stay for now: %s", error)
         else:
             self._purged |= due
+        self._purge_looked = self._clock.monotonic()
 
     def _owes_commit(self, task: Task) -> bool:
         if task.in_transaction or task.partition in self._aborts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -418,14 +418,65 @@ class Silent(SimReader):
 
 
 class SilentForReplicas(SimLog):
-    """The first reader, that of the tasks' worker, and those of tasks answer; one in the middle does not."""
+    """The readers of the worker and of its tasks answer; that of copies, which waits less for an answer, does not."""
 
-    readers = 0
-    silent = True
+    def reader(self, wait_s: float | None = None) -> SimReader:
+        return super().reader(wait_s) if wait_s is None else Silent(self.broker)
 
-    def reader(self) -> SimReader:
-        self.readers += 1
-        return Silent(self.broker) if self.readers == 2 and self.silent else super().reader()
+
+class WithoutLeader(SimLog):
+    """A cluster in which one partition of a changelog loses its leader, over clients that wait for one as long as real
+    ones do."""
+
+    def __init__(self, broker: SimBroker, clock: Clock) -> None:
+        super().__init__(broker)
+        self.clock = clock
+        self.gone: TopicPartition | None = None
+
+    def reader(self, wait_s: float | None = None) -> SimReader:
+        log, waits_s = self, 30.0 if wait_s is None else wait_s
+
+        class Waiting(SimReader):
+            def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+                if tp == log.gone:
+                    log.clock.sleep(waits_s)
+                    log.broker.advance(int(waits_s * 1000))
+                    raise RetriableError(f"{tp} has no leader")
+                return super().offsets(tp, isolation)
+
+            def offsets_of(
+                self, places: Sequence[TopicPartition], isolation: IsolationLevel
+            ) -> Mapping[TopicPartition, Offsets]:
+                return {tp: self.offsets(tp, isolation) for tp in places}
+
+        return Waiting(self.broker)
+
+
+@pytest.mark.parametrize("standbys", [(), (1,), (1, 2)], ids=["none", "one copy", "another one beside"])
+def test_a_copy_whose_changelog_has_no_leader_takes_a_part_of_the_time_of_tasks(
+    standbys: tuple[int, ...],
+) -> None:
+    broker, clock = SimBroker(), Clock()
+    topology = Topology("app", ("in",), ("out",), (persistent_key_value_store("counts"),), count)
+    broker.create_topic("in", 3)
+    broker.create_topic("out", 1)
+    for spec in topology.internal_topics(3):
+        broker.create_topic(*spec)
+    log, config = WithoutLeader(broker, clock), StreamsConfig(commit_interval_ms=100)
+    worker = Worker(topology, (0,), log, HostStorage(Host(0), 1), config, clock, standbys=standbys)
+    settle(worker)
+    task, began, steps = worker.tasks[0], clock.monotonic(), 0
+    log.gone = TopicPartition("app-counts-changelog", 1)
+    while clock.monotonic() - began < 1_000:
+        broker.append("in", b"a", b"", partition=0)
+        worker.poll()
+        steps += 1
+        clock.sleep(0.05)
+        broker.advance(50)
+    # A step takes 50 ms, and more than half of the time is left for them.
+    assert steps > 10_000
+    assert worker.tasks[0] is task
+    worker.close()
 
 
 def test_a_standby_that_gets_no_answer_holds_no_task_up_and_goes_on_later(
