@@ -182,7 +182,7 @@ class Subscribe:
         forward: Forward = place.forward
         foreign_key, key_bytes = self._foreign_key(), self.foreign_key_serde.serialize
         digest_of = Digested(self.value_serde, place.name)
-        partition = place.task.task_partition
+        partition, dropped = place.task.task_partition, place.dropped("has no foreign key")
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             before = None if old is None else foreign_key(key, old)
@@ -192,6 +192,8 @@ class Subscribe:
                     forward(before, Subscription(None, says, key, partition), timestamp, headers)
                 return
             now = foreign_key(key, new)
+            if now is None and not self.left:
+                dropped()
             digest = digest_of(new)
             if before is not None and now is None and not self.left:
                 # The deletion is no older than the result that it deletes: the answer has the time of both.

@@ -527,9 +527,13 @@ class Getter(Finder, Protocol):
         """The table as a join sees it."""
 
 
-def current_only(process: Forward, place: Place) -> Forward:
-    """The same, but for updates of a versioned table that has a later value. These are dropped."""
-    flight, dropped = place.graph.flight, place.dropped("is older than what the table has")
+def _in_order() -> None: ...
+
+
+def current_only(process: Forward, place: Place, *, counted: bool = True) -> Forward:
+    """The same, but for updates of a versioned table that has a later value. These are dropped, and `counted` or not."""
+    flight = place.graph.flight
+    dropped = place.dropped("is older than what the table has") if counted else _in_order
 
     def update(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if flight.outdated:
@@ -839,7 +843,7 @@ class Regroup:
             if comes:
                 forward(new_key, (new_value, None), timestamp, headers)
 
-        return current_only(process, place) if self.versioned else process
+        return current_only(process, place, counted=False) if self.versioned else process
 
 
 @dataclass(frozen=True)

@@ -503,3 +503,10 @@ def test_whatever_is_overtaken_and_killed_the_result_is_the_join_of_the_tables(
     ]
     run_at_random(process, records, seed)
     assert process.latest("out") == expected(updates, left)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_row_without_a_foreign_key_counts_as_dropped_by_an_inner_join_alone(left: bool) -> None:
+    with driver(joined(left=left)) as running:
+        pipe(running, [("orders", "1", [None, 1], 2)])
+        assert running.metrics.tasks_as_dict()["0_0"]["dropped-records-total"] == (not left)

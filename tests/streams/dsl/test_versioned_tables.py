@@ -82,6 +82,18 @@ def test_an_update_that_is_too_late_is_dropped_and_goes_no_further() -> None:
         assert output(running) == [("k", 1, 500), ("k", 3, 400)]
 
 
+def test_an_update_out_of_order_goes_no_further_where_its_table_is_grouped_and_is_no_dropped_record() -> None:
+    def grouped(made: StreamsBuilder) -> None:
+        table = made.table("table", materialized=versioned())
+        summed = table.group_by(lambda key, value: (key, value)).reduce(int.__add__, int.__sub__)
+        summed.to_stream().to("out")
+
+    with driver(grouped) as running:
+        pipe(running, [("table", "k", 1, 500), ("table", "k", 2, 450)])
+        assert output(running) == [("k", 1, 500)]
+        assert {one["dropped-records-total"] for one in running.metrics.tasks_as_dict().values()} == {0}
+
+
 def test_a_table_that_is_made_of_it_is_versioned_too_unless_it_is_kept_otherwise() -> None:
     trades = [("stream", "k", "x", 25)]
     for of in (
