@@ -88,6 +88,8 @@ class Deployment:
     """What makes the host of a slot; None: `TaskHost.of`."""
     silence_s: float | None = SILENCE_S
     """After how many seconds a host that stands still is given up; None: never."""
+    start: int = 0
+    """How often the query was started again since."""
 
     def log(self) -> KafkaLog:
         """The cluster."""
@@ -126,6 +128,8 @@ class Orders(msgspec.Struct, frozen=True):
     """How many tasks of the query are this host's in all."""
     renews: bool = False
     """Whether all that is said is that the query goes on. It is heard at once, in the middle of an order too."""
+    start: int = 0
+    """How often the query was started again by then."""
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -162,6 +166,7 @@ class TaskHost:
         self._clock = clock
         self._workers: dict[int, Worker] = {}
         self._leaving = threading.Event()
+        self._start = 0
         self._failed: Exception | None = None
         """What a punctuator has raised between two orders. Every order is answered with it: Spark tries one again, and
         a task that was opened anew for that would have its punctuators begin anew, too."""
@@ -189,6 +194,9 @@ class TaskHost:
         Raises what a worker raises; `TaskLostError` for tasks that are another host's by now, and `TaskHostError` for
         what a punctuator has raised since the orders before.
         """
+        if orders.start > self._start:
+            # The query has ended with it. Tasks are opened anew for this start, as after an error of a record.
+            self._start, self._failed = orders.start, None
         if self._failed is not None:
             what = f"{type(self._failed).__name__}: {message_of(self._failed)}"
             raise TaskHostError(f"{BETWEEN_ORDERS}: {what}") from self._failed

@@ -61,7 +61,8 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
     place = _place(deployment, slot)
     with _reach(deployment, place) as connection:
         try:
-            connection.send_bytes(msgspec.json.encode(Orders(deployment.run, orders, tasks)))
+            brought = Orders(deployment.run, orders, tasks, start=deployment.start)
+            connection.send_bytes(msgspec.json.encode(brought))
             answer = connection.answer()
         except (EOFError, OSError) as error:
             raise TaskHostError(

@@ -101,6 +101,9 @@ _SAID = re.compile(r"TaskHostError: (\w+): ")
 _BUSY_S = 1.0
 """After how long a micro-batch that is under way is not waited for, to bring orders after it."""
 
+_LONGEST_END_S = 60.0
+"""How long Spark may take to tell task hosts that a query has ended. They end by themselves then."""
+
 _IDS = "crashproof-topics.json"
 """The ids of the sources beside Spark's own files in a checkpoint."""
 
@@ -239,6 +242,8 @@ class SparkStreamsQuery:
         """Set when no more orders are to be brought."""
         self._changing = threading.Lock()
         """Held while the query is started again, and while it is told to stop."""
+        self._unkept: Exception | None = None
+        """What has ended the thread that keeps tasks open: nobody does so any more, however often it is started."""
         self._raised: Exception | None = None
         """What the last micro-batch has failed with, where the driver itself has raised it."""
         self._failed: BaseException | None = None
@@ -254,9 +259,8 @@ class SparkStreamsQuery:
         self._left = self._left_behind()
         self.query: StreamingQuery = self._start()
         self._keeper: threading.Thread | None = None
-        self._between_orders: Exception | None = None
-        """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way; or who keeps
-        tasks open."""
+        self._between_orders: TaskHostError | None = None
+        """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way."""
         if not self._ends_by_itself:
             self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
             self._keeper.start()
@@ -327,10 +331,16 @@ class SparkStreamsQuery:
     def stop(self) -> None:
         """End the query. Task hosts commit what they have processed, close their tasks and end."""
         self._stopping.set()
-        with self._changing:
-            self.query.stop()
-        # Orders that no micro-batch waits for. Hosts are about to hear that they need not be carried to their end.
+        # Orders that no micro-batch brings, first: one may wait for them to end (`_working`), and Spark for that one.
+        # Hosts are about to hear that they need not be carried to their end.
         self._cancel()
+        with self._changing:
+            try:
+                self.query.stop()
+            except _NO_SPARK:
+                # Of a JVM that is gone the watching thread hears as well.
+                if not _is_stopped(self._context):
+                    raise
         self._ended.wait()
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
@@ -483,8 +493,9 @@ class SparkStreamsQuery:
             with closing(self._deployment.log().reader()) as reader:
                 self._keep_every_open(every, ticking, reader)
         except Exception as error:  # noqa: BLE001 - whatever it was, the query ends: nobody else does this
-            self._between_orders = error
-            with suppress(*_NO_SPARK):
+            self._unkept = error
+            # Either the query is started again by now, and stopped here; or it will not be.
+            with self._changing, suppress(*_NO_SPARK):
                 self.query.stop()
 
     def _keep_every_open(self, every: Collection[TopicPartition], ticking: bool, reader: Reader) -> None:
@@ -618,16 +629,28 @@ class SparkStreamsQuery:
                 self._cancel()
                 self._keeper.join()
             self._ids.close()
-            try:
-                # Not one of the jobs that are ended.
-                self._context.setJobGroup(f"{self._deployment.run}-end", f"end the tasks of {self.name}")
-                self._tell(dismiss)
-            except _NO_SPARK as error:
-                # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
-                _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
+            telling = threading.Thread(target=self._dismiss, daemon=True)
+            telling.start()
+            # Spark may have no core for it, as long as others' jobs have them all, or no executor any more.
+            telling.join(_LONGEST_END_S)
+            if telling.is_alive():
+                _log.warning(
+                    "the task hosts of %s end within a minute: Spark ran no job to tell them", self.name
+                )
+                with suppress(*_NO_SPARK):
+                    self._context._jsc.sc().cancelJobGroupAndFutureJobs(f"{self._deployment.run}-end")
         finally:
             # Whatever was raised here: nobody else ends the wait of those who wait for the query.
             self._ended.set()
+
+    def _dismiss(self) -> None:
+        try:
+            # Not one of the jobs that are ended.
+            self._context.setJobGroup(f"{self._deployment.run}-end", f"end the tasks of {self.name}")
+            self._tell(dismiss)
+        except _NO_SPARK as error:
+            # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
+            _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
 
     def _cancel(self) -> None:
         """End the jobs that bring orders beside micro-batches, and those that a thread is about to start.
@@ -652,8 +675,13 @@ class SparkStreamsQuery:
                     with self._changing:
                         if self._stopping.is_set():
                             return
+                        if self._unkept is not None:
+                            raise self._unkept
+                        self._deployment = replace(self._deployment, start=self._deployment.start + 1)
                         self.query = self._start()
                 self.query.awaitTermination()
+                if self._unkept is not None:
+                    raise self._unkept
                 if self._between_orders is not None:
                     raised, self._between_orders = self._between_orders, None
                     raise raised
@@ -667,7 +695,8 @@ class SparkStreamsQuery:
                     left, pause, done = self._streams.restarts, 1.0, self._batches
                 if self._stopping.is_set():
                     return
-                if left <= 0 or _is_stopped(self._context) or self._is_permanent(error):
+                over = left <= 0 or self._unkept is not None or _is_stopped(self._context)
+                if over or self._is_permanent(error):
                     raise
                 _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
             self._stopping.wait(pause)
@@ -692,11 +721,16 @@ class SparkStreamsQuery:
         log = self._deployment.log()
         reader = log.reader()
         try:
-            positions = _positions(log, self._streams.application, self._partitions)
-            return any(
-                reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).earliest > position
-                for tp, position in positions.items()
-            )
+            # In this order: hosts may be at work still, and what they have committed is deleted of topics between.
+            application = self._streams.application
+            earliest = {
+                tp: reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).earliest
+                for topology in application.sub_topologies
+                for topic in topology.sources
+                for tp in [TopicPartition(topic, number) for number in range(self._partitions[topic])]
+            }
+            positions = _positions(log, application, self._partitions)
+            return any(earliest[tp] > position for tp, position in positions.items())
         except LogError as error:
             _log.warning("whether input was cut is not known for now: %s", error)
             return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import msgspec
@@ -17,11 +18,13 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
 
 from store.config import StreamsConfig
-from store.errors import TaskHostError
+from store.errors import LogError, TaskHostError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.kafka.reader import KafkaReader
 from store.recovery.directory import StateDirectory
 from store.spark import SparkStreams, SparkStreamsQuery, streams
 from store.spark.host import SILENCE_S
@@ -485,6 +488,145 @@ def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended
         query.await_termination(LONGEST_S)
 
 
+def test_a_query_is_not_started_again_where_nobody_would_keep_its_tasks_open(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LogError("nobody looks at inputs")
+
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    monkeypatch.setattr(HangingInputs, "look", fail)
+    query = running.start(counting(running), restarts=1_000)
+    with pytest.raises(LogError, match="nobody looks at inputs"):
+        query.await_termination(LONGEST_S)
+
+
+def test_a_query_that_is_just_started_again_ends_where_nobody_keeps_its_tasks_open(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, starting = HangingInputs.look, threading.Event()
+
+    def fail(*given: Any) -> None:
+        if starting.is_set():
+            raise RuntimeError("nobody looks at inputs")
+        look(*given)
+
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    monkeypatch.setattr(HangingInputs, "look", fail)
+    query = running.start(failing(running, 33), restarts=1)
+    start = query._start
+
+    def start_unkept() -> StreamingQuery:
+        starting.set()
+        until(lambda: query._unkept is not None)
+        return start()
+
+    monkeypatch.setattr(query, "_start", start_unkept)
+    running.feed("in", (b"a", b"bad"))
+    with pytest.raises(RuntimeError, match="nobody looks at inputs"):
+        query.await_termination(LONGEST_S)
+
+
+class Noted:
+    """A lock that says when somebody waits for it in a `with` statement."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.waited_for = lock, threading.Event()
+        self.acquire, self.release = lock.acquire, lock.release
+
+    def __enter__(self) -> None:
+        self.waited_for.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_orders_that_a_micro_batch_waits_for_are_not_waited_for_when_a_query_is_stopped(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.topics("in", "out")
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    gate = running.directory / "gate"
+    gate.touch()
+
+    def value_once_open(value: bytes) -> bytes:
+        until(gate.exists)
+        return value
+
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").map_values(value_once_open).to(f"{running.name}-out")
+    application, config = builder.build(), StreamsConfig(transaction_timeout_ms=900_000)
+    running.feed("in", (b"a", b""))
+    query = running.start(application, config=config, silence_s=2.0)
+    query.process_all_available()
+    query.stop()
+    running.set_back("in")
+    gate.unlink()
+    query = running.start(application, config=config, silence_s=2.0)
+    until(query._working.locked)
+    query._working = noted = Noted(query._working)  # type: ignore[assignment]
+    running.feed("in", (b"b", b""))
+    until(noted.waited_for.is_set)
+    limit = running.spark.conf.get("spark.sql.streaming.stopTimeout")
+    # Spark's default: for as long as it takes.
+    running.spark.conf.set("spark.sql.streaming.stopTimeout", "0")
+    try:
+        _stop_before(gate, query)
+    finally:
+        running.spark.conf.set("spark.sql.streaming.stopTimeout", str(limit))
+
+
+def test_a_query_ends_though_spark_has_no_core_to_tell_its_hosts(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LONGEST_END_S", 2.0)
+    query = running.start(counting(running))
+    running.feed("in", (b"a", b""))
+    query.process_all_available()
+    gate, begun = running.directory / "gate", running.directory / "begun"
+    begun.mkdir()
+    context = running.spark.sparkContext
+    cores = context.defaultParallelism
+
+    def occupy(numbers: Iterable[int]) -> Iterable[int]:
+        for number in numbers:
+            (begun / f"{number}").touch()
+            until(gate.exists)
+        return ()
+
+    def keep_busy() -> None:
+        context.parallelize(range(cores), cores).mapPartitions(occupy).collect()
+
+    other = InheritableThread(target=keep_busy)
+    other.start()
+    until(lambda: len(list(begun.iterdir())) == cores)
+    _stop_before(gate, query)
+    other.join()
+
+
+def test_input_that_is_purged_while_it_is_asked_for_is_not_taken_for_lost(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = running.start(counting(running))
+    running.feed("in", (b"a", b""))
+    query.process_all_available()
+    committed = KafkaReader.committed
+
+    def purged_since(reader: KafkaReader, group: str, place: TopicPartition) -> int | None:
+        """The position of before a host has processed one more record, and has deleted it."""
+        found = committed(reader, group, place)
+        running.feed("in", (b"a", b""))
+        query.process_all_available()
+        admin = running.log.admin()
+        admin.delete_records({place: committed(reader, group, place) or 0})
+        admin.close()
+        return found
+
+    monkeypatch.setattr(KafkaReader, "committed", purged_since)
+    assert not query._is_cut()
+
+
 class Ticks:
     """Says which process it is in each time that a moment has passed, whether there is input or not."""
 
@@ -497,6 +639,33 @@ class Ticks:
 
     def process(self, record: StreamRecord) -> None:
         self.context.forward(record.key, record.value)
+
+
+class BreaksOnce(Ticks):
+    """Raises once by the wall clock, as where a service does not answer."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def tick(self, now: int) -> None:
+        if not self.mark.exists():
+            self.mark.touch()
+            raise ConnectionError("the service does not answer")
+        super().tick(now)
+
+
+def test_a_query_that_is_started_again_is_over_what_a_punctuator_has_raised(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    running.topics("in", "out", partitions=1)
+    mark = running.directory / "mark"
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").process(lambda: BreaksOnce(mark)).to(f"{running.name}-out")
+    query = running.start(builder.build(), restarts=4)
+    until(lambda: not query.is_active or running.output(partitions=1, settled=False))
+    assert query.exception() is None
+    assert mark.exists()
 
 
 def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_the_query_runs(

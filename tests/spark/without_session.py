@@ -36,8 +36,8 @@ def main(directory: Path, bootstrap: str, name: str, what: str) -> None:
         query.await_termination(LONGEST_S)
     except TaskHostError as error:
         sys.stdout.write(str(error))
+    query.stop()
     if what != "dies":
-        query.stop()
         stop_spark()
 
 

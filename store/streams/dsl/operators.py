@@ -531,7 +531,7 @@ def _in_order() -> None: ...
 
 
 def current_only(process: Forward, place: Place, *, counted: bool = True) -> Forward:
-    """The same, but for updates of a versioned table that has a later value. These are dropped, and `counted` or not."""
+    """The same, but for updates of a versioned table that has a later value. These are dropped, `counted` or not."""
     flight = place.graph.flight
     dropped = place.dropped("is older than what the table has") if counted else _in_order
 
