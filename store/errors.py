@@ -219,7 +219,8 @@ class StateLockedError(StoreError):
 
 
 class RestoreBrokenOffError(CrashproofError):
-    """A restore was told to end before the end of its log. What it has restored stays, and the next one goes on."""
+    """A restore was told to end before the end of its log, or the start of a task was. What is restored stays, and the
+    next one goes on."""
 
 
 class ShutdownRequestedError(CrashproofError):

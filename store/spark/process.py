@@ -170,7 +170,8 @@ def serve(deployment: Deployment, place: Path) -> None:
             host = (deployment.host or TaskHost.of)(deployment)
         except Exception as error:
             # Told to whoever has started it, so that it need not be guessed from a log.
-            waiting.get(timeout=LEASE_S).reply(_refusal(error))
+            with suppress(queue.Empty):
+                waiting.get(timeout=LEASE_S).reply(_refusal(error))
             _withdraw(place)
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
@@ -261,6 +262,8 @@ def _listen(
             connection = listener.accept()
         except OSError as error:
             _log.warning("a caller was turned away: %s", error)
+            # Where there are no file descriptors left the next one is turned away as well.
+            time.sleep(_TICK_S)
             continue
         threading.Thread(target=_hear, args=(connection, key, waiting, leaving, lease), daemon=True).start()
 

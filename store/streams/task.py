@@ -109,6 +109,7 @@ from store.errors import (
     RecordFailedError,
     RecordLostError,
     RecordRefusedError,
+    RestoreBrokenOffError,
     RetriableError,
     StoreCorruptedError,
     TransactionTimedOutError,
@@ -236,6 +237,7 @@ class Task:
         self._thread_id = thread_id
         self._listener = listener
         self._breaks_off = breaks_off
+        self._opening = False
         self._offsets: TaskOffsets | None = None
         self._corrupt: list[str] = []
         self.rebuilds = False
@@ -319,11 +321,12 @@ class Task:
         `HangingTransactionError` when the changelog cannot be read to its end, `ChangelogLostError` when it was
         deleted, or is another topic of that name, `PositionLostError` when the group's positions are behind the
         stores, `InputChangedError` when they are of another topic of the name of an input, or when an input has got
-        more partitions than changelogs have, `RestoreBrokenOffError` when a restore is told to end.
+        more partitions than changelogs have, `RestoreBrokenOffError` when a restore, or what waits for an answer before
+        it, is told to end.
         """
         if self._state is not _State.NEW:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
-        self._state = _State.MUST_CLOSE
+        self._state, self._opening = _State.MUST_CLOSE, True
         try:
             self._check_directory()
             self._exit.enter_context(self._storage.lock(self.task_id))
@@ -376,7 +379,7 @@ class Task:
             self._written = bounds if len(bounds) == len(inner) else None
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
-            self._state = _State.RUNNING
+            self._state, self._opening = _State.RUNNING, False
             self._answer_s = None
             reach(Point.RESTORED)
         except BaseException:
@@ -1674,6 +1677,10 @@ class Task:
                     began = now
                 if now - began >= limit / 1000:
                     raise
+                if self._opening and self._breaks_off(False):
+                    raise RestoreBrokenOffError(
+                        f"task {self.task_id}: its start ends while it waits: {error}"
+                    ) from error
                 _log.debug("task %s: %s; trying again", self.task_id, error)
                 if now - began >= ordinals.LONG_WAIT_S and not said:
                     said = True

@@ -9,6 +9,7 @@ import pytest
 from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from store.config import StreamsConfig
 from store.errors import RetriableError
+from store.types import TopicPartition
 from tests.clusters import Cluster
 
 
@@ -59,3 +60,26 @@ def test_it_ends_when_it_is_told_to_while_it_waits() -> None:
     worker.run(lambda: next(answers, True))
     assert list(answers) == []
     assert cluster.position() is None
+
+
+class Pending(SimLog):
+    """A log in which a transaction that nobody ends holds the positions of the group back."""
+
+    def reader(self, wait_s: float | None = None) -> SimReader:  # noqa: ARG002
+        return PendingReader(self.broker)
+
+
+class PendingReader(SimReader):
+    def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:  # noqa: ARG002
+        raise RetriableError(f"the position of {group_id} in {tp} is pending")
+
+
+def test_a_task_that_waits_for_an_answer_as_it_is_opened_ends_when_its_worker_is_told_to() -> None:
+    cluster = Cluster(keys=[b"a"])
+    began = cluster.clock.monotonic()
+    worker = cluster.worker(log=Pending(cluster.broker))
+    told = [False] * 7
+    worker.run(lambda: not told or told.pop())
+    assert not told
+    assert cluster.clock.monotonic() - began < StreamsConfig().task_timeout_ms / 1000
+    assert worker.tasks == {}
