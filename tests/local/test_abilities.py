@@ -71,13 +71,26 @@ def step_of(name: str) -> Step:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in POSSIBLE if not FAULTS[name].after])
+@pytest.mark.parametrize(
+    "name", [name for name, fault in POSSIBLE.items() if not (fault.after or fault.punctuates)]
+)
 def test_each_fault_that_the_world_can_make_happens_and_is_survived(world: LocalWorld, name: str) -> None:
     wiped = [Step("kill", at=Point.FLUSHED, wait=1)] if FAULTS[name].occasions == (Occasion.OPEN,) else []
     settings = STANDBY if Occasion.COPY in FAULTS[name].occasions else {}
     history = run(world, Schedule("balances", numbers(8), (step_of(name), *wiped), settings=settings))
     assert injected(history).count(name) == 1
     assert [event for event in history.events if isinstance(event, Skipped)] == []
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_punctuator_that_raises_is_survived_whatever_a_handler_would_do_about_a_record(
+    world: LocalWorld, handled: bool
+) -> None:
+    parcels = tuple(Input(0, "abc"[n % 3], ["cab"[n % 3], n], timestamp=7_000 * (n + 1)) for n in range(8))
+    settings = {"processing.exception.handler": "continue"} if handled else {}
+    steps = (Step("fail_punctuator", task="1_0", wait=1),)
+    history = run(world, Schedule("dispatch", parcels, steps, settings=settings))
+    assert injected(history) == ["fail_punctuator"]
 
 
 def test_a_zombie_goes_on_when_it_is_told_to(world: LocalWorld) -> None:

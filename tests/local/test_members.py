@@ -347,7 +347,8 @@ def test_a_group_that_does_not_settle_is_a_failure(
         history = impatient.run(BALANCES, asked, "what-comes-beside-a-task-is-forgotten")
     verdict = judge(BALANCES, asked, history)
     assert verdict.outcome is Outcome.VIOLATED
-    assert "nothing was done, although the process of host 1 has tasks to open" in str(verdict.findings)
+    # Which of them is not heard of first depends on how fast they are.
+    assert "nothing was done, although the process of host" in str(verdict.findings)
 
 
 @pytest.mark.long
