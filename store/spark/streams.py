@@ -500,13 +500,15 @@ class SparkStreamsQuery:
 
     def _keep_every_open(self, every: Collection[TopicPartition], ticking: bool, reader: Reader) -> None:
         hanging = HangingInputs(self.name, SystemClock())
-        left, refreshed, pause = self._left, time.monotonic(), 0.0
+        left, refreshed, pause, ended = self._left, time.monotonic(), 0.0, -1
         while not self._over.wait(pause):
             pause = LEASE_S / 3
             hanging.look(reader, lambda: every)
             refresh = not ticking and time.monotonic() - refreshed >= REFRESH_POSITIONS_S
+            start = self._deployment.start
             try:
-                if not self._working.acquire(timeout=_BUSY_S):
+                # Hosts would refuse orders of a start that they have ended, and hold up those of the next one.
+                if start == ended or not self._working.acquire(timeout=_BUSY_S):
                     self._tell(renew)
                     continue
                 try:
@@ -533,9 +535,11 @@ class SparkStreamsQuery:
                     raise
                 _log.warning("tasks of %s could not be kept open: %s", self.name, error)
                 if BETWEEN_ORDERS in str(error) or self._would_fail(error):
-                    self._between_orders = TaskHostError(str(error))
                     # Not while working: it waits for the micro-batch.
-                    self.query.stop()
+                    with self._changing, suppress(*_NO_SPARK):
+                        if self._deployment.start == start and not self._stopping.is_set():
+                            ended, self._between_orders = start, TaskHostError(str(error))
+                            self.query.stop()
 
     def _would_fail(self, error: Exception) -> bool:
         """Whether a micro-batch would fail at that as well, each time."""

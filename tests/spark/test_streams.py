@@ -662,7 +662,7 @@ def test_a_query_that_is_started_again_is_over_what_a_punctuator_has_raised(
     mark = running.directory / "mark"
     builder = StreamsBuilder(running.name)
     builder.stream(f"{running.name}-in").process(lambda: BreaksOnce(mark)).to(f"{running.name}-out")
-    query = running.start(builder.build(), restarts=4)
+    query = running.start(builder.build(), restarts=1)
     until(lambda: not query.is_active or running.output(partitions=1, settled=False))
     assert query.exception() is None
     assert mark.exists()
