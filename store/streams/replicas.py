@@ -13,9 +13,9 @@ processed again after a crash.
 
 Must survive: a directory that another process of this host still holds (tried again at each update), a broker that
 does not answer (the copies stay as they are, and it is asked so seldom, and for a standby so briefly, that tasks are
-not held up), a changelog that is another one than that of
-a copy (the copy is made anew once a commit of its task vouches for it, and is left out until then), a global store
-found damaged by a processor's read, and a kill at any moment (see `store.recovery.standby` and `global_store`).
+not held up), a changelog that is another one than that of a copy (the copy is made anew once a commit of its task
+vouches for it, and is left out until then), a global store found damaged by a processor's read, and a kill at any
+moment (see `store.recovery.standby` and `global_store`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ FOLLOW_S = 0.1
 _ANSWER_S = 2.0
 """How long brokers are asked for a standby at once: tasks of the same worker have transactions open meanwhile."""
 
-_OTHERS_SHARE = 3
-"""For how many times as long as the last try took no copy is tried again that got no answer."""
+OTHERS_SHARE = 3
+"""For how many times as long as the last try took others go on before what got no answers is tried again."""
 
 REFUSED_S = 60.0
 """How often a copy is tried again that is left out since its changelog is another one."""
@@ -209,7 +209,6 @@ class Replicas:
                 self.standbys[partition] = standby
             applied = standby.update(self._config.restore_batch_records, seen)
             self._refused.pop(partition, None)
-            self._silent.pop(partition, None)
             return applied
         except (RetriableError, UnreachableError) as error:
             _log.info("standby of task %s: %s; trying again", self._topology.task_id(partition), error)
@@ -225,15 +224,19 @@ class Replicas:
             raise
 
     def _is_tried(self, one: int | str) -> bool:
+        """Whether it is a copy's turn. It is silent no more then, whatever comes of it, unless `_try_later` says so: it
+        would keep the others from theirs."""
         if one not in self._silent:
             return True
-        return one == next(iter(self._silent)) and self._clock.monotonic() >= self._silent_until
+        if one != next(iter(self._silent)) or self._clock.monotonic() < self._silent_until:
+            return False
+        del self._silent[one]
+        return True
 
     def _try_later(self, one: int | str, began: float) -> None:
         now = self._clock.monotonic()
-        self._silent.pop(one, None)
         self._silent[one] = None
-        self._silent_until = now + _OTHERS_SHARE * (now - began)
+        self._silent_until = now + OTHERS_SHARE * (now - began)
 
     def _opened(self, partition: int, standby: Standby) -> bool:
         try:
@@ -264,9 +267,7 @@ class Replicas:
             return 0
         store, began = self.global_stores[name], self._clock.monotonic()
         try:
-            applied = store.update()
-            self._silent.pop(name, None)
-            return applied
+            return store.update()
         except (RetriableError, UnreachableError) as error:
             _log.info("global store %s: %s; trying again", name, error)
             self._try_later(name, began)

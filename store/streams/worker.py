@@ -58,7 +58,7 @@ from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults, Handlers
 from store.streams.ordinals import retrying
-from store.streams.replicas import Replicas
+from store.streams.replicas import OTHERS_SHARE, Replicas
 from store.streams.steps import Beside, Steps, side_by_side
 from store.streams.task import Task, apply_steps
 from store.streams.topology import Topology
@@ -78,8 +78,6 @@ _LONGEST_WAIT_S = 0.1
 _HELD_BACK_S = 0.005
 _ANSWER_S = 10.0
 """How long a task that is opened waits for an answer while others wait for it."""
-_OTHERS_SHARE = 3
-"""For how many times as long as the last try took others go on before a task is opened that got no answers."""
 _LONGEST_OPENING_S = 1.0
 """A worker that is streaming begins to open tasks for so long in one poll: whoever polls has other things to do."""
 
@@ -499,7 +497,7 @@ class Worker:
             raise LogError(
                 f"task {self._topology.task_id(partition)} could not be opened for {now - before.since:.0f} s: {error}"
             ) from error
-        pause = max(min(before.pause_s * 2, _LONGEST_PAUSE_S), _OTHERS_SHARE * (now - began))
+        pause = max(min(before.pause_s * 2, _LONGEST_PAUSE_S), OTHERS_SHARE * (now - began))
         self._unopened[partition] = _Unopened(before.since, now + pause, pause)
 
     def _wait_for_directory(self, partition: int, error: StateLockedError) -> None:

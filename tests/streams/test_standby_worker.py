@@ -15,12 +15,13 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, RetriableError, StoreIOError
+from store.errors import ChangelogLostError, ConfigError, RetriableError, StoreIOError
 from store.log.protocol import Offsets
 from store.points import Point, arm
 from store.query import FailureReason, KeyQuery, PositionBound, query
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
+from store.recovery.standby import Standby
 from store.serdes import BytesSerde
 from store.state.protocol import Sync
 from store.streams.replicas import REFUSED_S
@@ -477,6 +478,32 @@ def test_a_copy_whose_changelog_has_no_leader_takes_a_part_of_the_time_of_tasks(
     assert steps > 10_000
     assert worker.tasks[0] is task
     worker.close()
+
+
+def test_a_copy_that_is_left_out_after_it_got_no_answer_keeps_no_other_one_from_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    worker, _ = cluster.worker(1, (), (0, 1))
+    settle(worker)
+    update, silent = Standby.update, {"0_0", "0_1"}
+
+    def answer(standby: Standby, *given: Any) -> int:
+        if standby.task_id in silent:
+            silent.discard(standby.task_id)
+            raise RetriableError("no leader")
+        if standby.task_id == "0_0":
+            raise ChangelogLostError("it is another one")
+        return update(standby, *given)
+
+    monkeypatch.setattr(Standby, "update", answer)
+    cluster.broker.append("in", b"b", b"", partition=1)
+    active, _ = cluster.worker(0, (0, 1))
+    settle(active, worker)
+    assert list(worker.replicas.standbys) == [1]
+    assert rows(worker.replicas.standbys[1].stores["counts"]) != {}
+    worker.close()
+    active.close()
 
 
 def test_a_standby_that_gets_no_answer_holds_no_task_up_and_goes_on_later(
