@@ -475,29 +475,17 @@ def _stop_before(gate: Path, query: SparkStreamsQuery) -> None:
     assert not waited, "stop waits for the tasks"
 
 
-def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended_that(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "restarts"), [(RuntimeError, 0), (LogError, 1_000)])
+def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended_that_however_often_it_may_be_started(
+    running: Running, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], restarts: int
 ) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("nobody looks at inputs")
+        raise kind("nobody looks at inputs")
 
     monkeypatch.setattr(streams, "LEASE_S", 1.5)
     monkeypatch.setattr(HangingInputs, "look", fail)
-    query = running.start(counting(running))
-    with pytest.raises(RuntimeError, match="nobody looks at inputs"):
-        query.await_termination(LONGEST_S)
-
-
-def test_a_query_is_not_started_again_where_nobody_would_keep_its_tasks_open(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise LogError("nobody looks at inputs")
-
-    monkeypatch.setattr(streams, "LEASE_S", 1.5)
-    monkeypatch.setattr(HangingInputs, "look", fail)
-    query = running.start(counting(running), restarts=1_000)
-    with pytest.raises(LogError, match="nobody looks at inputs"):
+    query = running.start(counting(running), restarts=restarts)
+    with pytest.raises(kind, match="nobody looks at inputs"):
         query.await_termination(LONGEST_S)
 
 

@@ -527,19 +527,16 @@ class Getter(Finder, Protocol):
         """The table as a join sees it."""
 
 
-def _in_order() -> None: ...
-
-
 def current_only(process: Forward, place: Place, *, counted: bool = True) -> Forward:
     """The same, but for updates of a versioned table that has a later value. These are dropped, `counted` or not."""
     flight = place.graph.flight
-    dropped = place.dropped("is older than what the table has") if counted else _in_order
+    dropped = place.dropped("is older than what the table has") if counted else None
 
     def update(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        if flight.outdated:
-            dropped()
-        else:
+        if not flight.outdated:
             process(key, new, old, timestamp, headers)
+        elif dropped is not None:
+            dropped()
 
     return update
 
