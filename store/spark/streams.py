@@ -223,6 +223,8 @@ class SparkStreamsQuery:
         self._spark = spark
         self._context = spark.sparkContext
         self._jvm = _Jvm(self._context)
+        self._local_properties = self._context._jsc.sc().getLocalProperties().clone()
+        """Of the thread that has started the query, such as its scheduler pool, which its jobs have."""
         self._deployment = replace(streams.deployment, run=uuid4().hex)
         self._partitions = partitions
         self._planned: dict[TopicPartition, int] = {}
@@ -682,6 +684,7 @@ class SparkStreamsQuery:
                         if self._unkept is not None:
                             raise self._unkept
                         self._deployment = replace(self._deployment, start=self._deployment.start + 1)
+                        self._context._jsc.sc().setLocalProperties(self._local_properties)
                         self.query = self._start()
                 self.query.awaitTermination()
                 if self._unkept is not None:

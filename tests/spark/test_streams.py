@@ -283,6 +283,30 @@ def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running)
     assert running.output() == [(b"a", b"1")]
 
 
+def test_a_query_that_is_started_again_has_the_local_properties_of_who_has_started_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, pools = running.spark.sparkContext, list[str | None]()
+    bring = SparkStreamsQuery._bring_to_planned
+
+    def fail_first(query: SparkStreamsQuery, batch_id: int) -> None:
+        pools.append(context.getLocalProperty("spark.scheduler.pool"))
+        if len(pools) < 2:
+            raise ArithmeticError("the first micro-batch fails")
+        bring(query, batch_id)
+
+    monkeypatch.setattr(SparkStreamsQuery, "_bring_to_planned", fail_first)
+    context.setLocalProperty("spark.scheduler.pool", "streams")
+    try:
+        query = running.start(counting(running), restarts=1)
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)
+    running.feed("in", (b"a", b"1"))
+    while not running.output():
+        assert query.is_active, query.exception()
+    assert pools[:2] == ["streams", "streams"]
+
+
 @pytest.mark.long
 def test_a_start_that_fails_is_tried_again_as_the_query_is(
     running: Running, monkeypatch: pytest.MonkeyPatch
