@@ -13,16 +13,16 @@ processed again after a crash.
 
 Must survive: a directory that another process of this host still holds (tried again at each update), a broker that
 does not answer (the copies stay as they are, and it is asked so seldom, and for a standby so briefly, that tasks are
-not held up), a changelog that is another one than that of a copy (the copy is made anew once a commit of its task
-vouches for it, and is left out until then), a global store found damaged by a processor's read, and a kill at any
-moment (see `store.recovery.standby` and `global_store`).
+not held up), a changelog that is gone, or is another one than that of a copy (the copy is made anew once a commit of
+its task vouches for it, and is left out until then), a global store found damaged by a processor's read, and a kill at
+any moment (see `store.recovery.standby` and `global_store`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 from store.clock import Clock
@@ -68,7 +68,7 @@ OTHERS_SHARE = 3
 """For how many times as long as the last try took others go on before what got no answers is tried again."""
 
 REFUSED_S = 60.0
-"""How often a copy is tried again that is left out since its changelog is another one."""
+"""How often a copy is tried again that is left out since its changelog is another one, or gone."""
 
 MOST_GLOBAL_STORES = 1_000
 """Copies of one global store on a host."""
@@ -109,7 +109,7 @@ class Replicas:
         self._waiting: set[int] = set()
         """Standbys whose directory somebody else holds."""
         self._refused: dict[int, float] = {}
-        """Standbys that are left out since their changelog is another one, and until when."""
+        """Standbys that are left out since their changelog is another one, or gone, and until when."""
         self._last_update = clock.monotonic()
         self.standbys: dict[int, Standby] = {}
         """Those that are open, by partition."""
@@ -146,8 +146,8 @@ class Replicas:
         While the worker is `busy` this happens every `FOLLOW_S` seconds. A standby applies at most about
         `restore.batch.records` of each store. An error that may pass is logged, and any other one is raised, with
         the copy that it came from closed: the next update opens it again. Copies whose brokers do not answer are tried
-        one at a time, and not before three times as long as that took. A standby whose changelog is another one is
-        closed with a warning, for the tasks here need none.
+        one at a time, and not before three times as long as that took. A standby whose changelog is another one, or is
+        not there, is closed with a warning, for the tasks here need none.
         """
         now = self._clock.monotonic()
         if busy and now - self._last_update < FOLLOW_S:
@@ -207,7 +207,7 @@ class Replicas:
                 if not self._opened(partition, standby):
                     return 0
                 self.standbys[partition] = standby
-            applied = standby.update(self._config.restore_batch_records, seen)
+            applied = self._updated(standby, seen)
             self._refused.pop(partition, None)
             return applied
         except (RetriableError, UnreachableError) as error:
@@ -222,6 +222,18 @@ class Replicas:
             if standby is not None:
                 end_after(error, standby.close, "the store")
             raise
+
+    def _updated(self, standby: Standby, seen: Seen | None) -> int:
+        try:
+            return standby.update(self._config.restore_batch_records, seen)
+        except LogError as error:
+            if type(error) is not LogError:
+                raise
+            topics = [tp.topic for tp in standby.changelogs]
+            with closing(self._log.admin()) as admin:
+                if len(admin.topic_ids(topics)) == len(topics):
+                    raise
+            raise ChangelogLostError(str(error)) from error
 
     def _is_tried(self, one: int | str) -> bool:
         """Whether it is a copy's turn. It is silent no more then, whatever comes of it, unless `_try_later` says so: it

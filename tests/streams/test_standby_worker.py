@@ -545,6 +545,29 @@ def test_a_standby_whose_changelog_is_lost_says_so_once_and_is_closed(
     other.close()
 
 
+def test_a_standby_whose_changelog_is_gone_says_so_once_and_ends_no_task_of_its_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,))
+    cluster.feed(b"a", b"b")
+    settle(active)
+    active.close()
+    other, _ = cluster.worker(1, (1,), standbys=(0,))
+    settle(other)
+    [spec] = cluster.topology.internal_topics(2)
+    cluster.broker.delete_topic(spec.name)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            other.replicas.update(busy=False)
+            cluster.clock.sleep(REFUSED_S)
+    assert other.replicas.standbys == {}
+    assert cluster.hosts[1].locks.keys() == {"0_1"}
+    assert caplog.text.count("standby of task 0_0 is left out") == 1
+    assert "does not exist" in caplog.text
+    other.close()
+
+
 def test_a_standby_whose_changelog_is_lost_ends_no_task_of_its_worker() -> None:
     cluster = Cluster()
     active, _ = cluster.worker(0, (0,))
