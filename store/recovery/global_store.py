@@ -8,8 +8,9 @@ Must survive: its own crash at any moment (what is there is whole commits, and f
 transactions in the topic (only committed records are applied, up to the last stable offset), partitions that are
 added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
 so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt, as
-`store.recovery.decision` says. That a topic was made anew shows in partitions that are no longer there, and in those
-that end before what the store has of them; one with as many partitions, all of them longer, is taken for the same.
+`store.recovery.decision` says, and closed where that gets no answers, so that nobody looks things up in a part of the
+topic. That a topic was made anew shows by its id when the store is opened; while it is open, in partitions that are no
+longer there, and in those that end before what the store has of them.
 """
 
 from __future__ import annotations
@@ -152,8 +153,9 @@ class GlobalStore(Generic[V]):
         """Apply and commit what was committed to the topic since the last time; how many records that were.
 
         A store that cannot go on is rebuilt here: views of it raise `StoreClosedError` from then on, ask for new
-        ones. Raises what `reader` raises; after a `RetriableError` nothing is lost and the next update goes on.
-        After any other error, close it.
+        ones. Raises what `reader` raises; after a `RetriableError` nothing is lost and the next update goes on, unless
+        the store was about to be rebuilt: then it is closed, for it has a part of the topic, see `is_open`. After any
+        other error, close it.
         """
         self._opened()
         try:
@@ -169,8 +171,8 @@ class GlobalStore(Generic[V]):
     def rebuild_if_damaged(self) -> bool:
         """Read every row, and set the store aside and rebuild it when one cannot be read; whether that was so.
 
-        For a `StoreCorruptedError` that came from a view. Raises as `open` does, but is not told to end: whoever has
-        the store open would go on with a part of it.
+        For a `StoreCorruptedError` that came from a view. Raises as `open` does, and is closed then, but is not told to
+        end.
         """
         if readable(self._opened()):
             return False
@@ -178,6 +180,11 @@ class GlobalStore(Generic[V]):
         self._rebuild_and(self._catch_up, "a row of it cannot be read")
         self._keep()
         return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has all that the topic had when it was opened. Not after a rebuild that did not get to its end."""
+        return self._store is not None
 
     def view(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> V:
         """The store for reading. All that is in it is committed, so the levels do not differ."""
@@ -419,14 +426,18 @@ class GlobalStore(Generic[V]):
 
     def _rebuild_and(self, follow: Callable[[], T], reason: str) -> T:
         """Rebuild the closed store and follow the topic from its start; once more where retention has cut that behind
-        the rebuild, which stood still for long."""
+        the rebuild, which stood still for long. Whatever is raised, nobody looks things up in a part of the topic."""
         try:
-            self._rebuild(reason)
+            try:
+                self._rebuild(reason)
+                return follow()
+            except StoreOutOfStepError as error:
+                again = self._give_up(error)
+            self._rebuild(again)
             return follow()
-        except StoreOutOfStepError as error:
-            again = self._give_up(error)
-        self._rebuild(again)
-        return follow()
+        except BaseException as error:
+            end_after(error, self.close, "the store")
+            raise
 
     def _rebuild(self, reason: str) -> None:
         """Put the closed store out of the way, its offsets first, and open an empty one."""

@@ -162,9 +162,19 @@ class Replicas:
         return applied > 0
 
     def rebuild_damaged(self) -> bool:
-        """Rebuild the global stores that have rows which cannot be read; whether there were any."""
-        damaged = [store.rebuild_if_damaged() for store in self.global_stores.values()]
-        return any(damaged)
+        """Rebuild the global stores that have rows which cannot be read; whether there were any.
+
+        Raises what `GlobalStore.rebuild_if_damaged` raises. One that is not rebuilt then is opened anew by
+        `open_global_stores`.
+        """
+        damaged = False
+        for name, store in list(self.global_stores.items()):
+            try:
+                damaged |= store.rebuild_if_damaged()
+            finally:
+                if not store.is_open:
+                    del self.global_stores[name]
+        return damaged
 
     def close(self) -> None:
         """Close every copy. One that fails to close does not keep the others."""
@@ -281,8 +291,12 @@ class Replicas:
         try:
             return store.update()
         except (RetriableError, UnreachableError) as error:
-            _log.info("global store %s: %s; trying again", name, error)
-            self._try_later(name, began)
+            if store.is_open:
+                _log.info("global store %s: %s; trying again", name, error)
+                self._try_later(name, began)
+            else:
+                _log.warning("global store %s is opened anew: its rebuild has not ended: %s", name, error)
+                del self.global_stores[name]
             return 0
         except BaseException as error:
             del self.global_stores[name]

@@ -333,11 +333,11 @@ class Worker:
         tasks that were taken over holds here too. Raises `InputChangedError` where an input has lost its end, after
         it was waited for: who takes a partition over may not have heard of it at once.
         """
-        if not self._open_global_stores():
-            return {}
         # As far as there is anything now, once, for it may come faster than it is applied: what comes to a global table
         # meanwhile, or while tasks advance, waits for the next time.
         self.replicas.update(busy=False)
+        if not self._open_global_stores():
+            return {}
         ordered = due = sorted({tp.partition for tp in ends})
         self._ends, self._ordered, self._to_refresh = dict(ends), ordered, refresh
         self._last_commit |= dict.fromkeys(refresh, -inf)

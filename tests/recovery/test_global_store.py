@@ -613,7 +613,7 @@ def test_a_topic_that_keeps_deletions_for_a_second_is_read_anew_however_soon_the
 
 
 @pytest.mark.parametrize("mechanism", [None, Mechanism.INDEXED_BATCH])
-def test_a_rebuild_whose_broker_does_not_answer_goes_on_at_the_start_of_the_topic(
+def test_a_store_whose_rebuild_gets_no_answer_is_closed_and_opened_again_it_has_all_of_the_topic(
     storage: Storage, mechanism: Mechanism | None
 ) -> None:
     topic = Topic()
@@ -632,8 +632,9 @@ def test_a_rebuild_whose_broker_does_not_answer_goes_on_at_the_start_of_the_topi
                 store.update()
         finally:
             arm(before)
+        assert not store.is_open
         topic[0].append((b"e", b"1"), (b"f", b"1"), (b"g", b"1"))
-        store.update()
+        store.open()
         assert shown(store) == topic.values()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
 from store.engine import Storage
@@ -372,6 +372,65 @@ def test_a_topic_that_does_not_answer_for_a_while_leaves_the_table_as_it_is(
     shop.order(b"a")
     settle(worker)
     assert shop.output() == [(b"a", b"1"), (b"a", b"2")]
+    worker.close()
+
+
+@pytest.mark.parametrize("runs", ["by itself", "to given ends"])
+@pytest.mark.parametrize("supplier", [PRICES, DIRECT, IN_MEMORY], ids=["own", "direct", "in memory"])
+def test_no_record_is_looked_up_in_a_part_of_a_table_whose_rebuild_got_no_answer(
+    supplier: StoreSupplier[Any], runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(supplier)
+    shop.broker.delete_topic("table")
+    shop.broker.create_topic("table", 3, {"cleanup.policy": "compact"})
+    for number in range(9):
+        shop.price(b"%d" % number, b"cheap")
+    worker = shop.worker(0)
+    settle(worker)
+    read, answers = SimReader.read, iter([True, False])
+
+    def read_once(*asked: Any) -> Any:
+        if asked[1].topic == "table" and not next(answers, True):
+            raise RetriableError("no leader")
+        return read(*asked)
+
+    # Longer than half of the time that the topic keeps deletions: what is there may have been deleted meanwhile.
+    shop.clock.sleep(13 * 3600)
+    for number in range(12):
+        shop.broker.append("table", b"new %d" % number, b"dear", partition=number % 3)
+    monkeypatch.setattr(SimReader, "read", read_once)
+    shop.order(b"1", b"2", b"new 2")
+    if runs == "by itself":
+        worker.replicas.update(busy=False)
+        settle(worker)
+    else:
+        worker.advance({TopicPartition("in", 0): 3})
+    assert not next(answers, False)
+    assert shop.output() == [(b"1", b"cheap"), (b"2", b"cheap"), (b"new 2", b"dear")]
+    worker.close()
+    assert shop.host.locks == {}
+
+
+def test_no_record_is_looked_up_in_a_part_of_a_damaged_table_whose_rebuild_got_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = Shop()
+    for number in range(9):
+        shop.price(b"%d" % number, b"cheap")
+    worker = shop.worker(0)
+    settle(worker)
+    with monkeypatch.context() as patch:
+
+        def silent(*_: object) -> int:
+            raise RetriableError("no broker answers")
+
+        patch.setattr("store.recovery.global_store.readable", lambda _: False)
+        patch.setattr(worker.replicas.global_stores["prices"], "_follow", silent)
+        with pytest.raises(RetriableError, match="no broker answers"):
+            worker.replicas.rebuild_damaged()
+    shop.order(b"1", b"2")
+    settle(worker)
+    assert shop.output() == [(b"1", b"cheap"), (b"2", b"cheap")]
     worker.close()
 
 
