@@ -237,6 +237,8 @@ class Copies:
         self._ready: set[int] = set()
         self._broken_off: set[int] = set()
         """Incarnations that a fault may have kept from committing since they were last seen to."""
+        self._overtaken: set[int] = set()
+        """Incarnations whose tasks others have begun with since. Asked to end, they do so without their last commit."""
         self._damaged: set[int] = set()
         """Incarnations that may come upon rows which cannot be read."""
         self._copies: dict[tuple[str, int], dict[str, Copy]] = defaultdict(dict)
@@ -269,7 +271,7 @@ class Copies:
                 # It may have committed since the damage was done, which is found when it reads.
                 copy.befall(Befell.REMOVED)
         elif type(event) is Ended and event.incarnation is not None:
-            clean = event.reason is End.DONE and event.incarnation not in self._broken_off
+            clean = event.reason is End.DONE and event.incarnation not in self._broken_off | self._overtaken
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
 
     def end(self) -> None:
@@ -299,9 +301,12 @@ class Copies:
 
     def _start_over(self, incarnation: int) -> None:
         """A process begins with its task, or begins again: what it had not committed then is no more its own."""
-        if incarnation in self._ready and incarnation in self._running:
+        if incarnation in self._running:
             task, host, _ = self._running[incarnation]
-            self._befall(task, host, Befell.DEATH)
+            if incarnation in self._ready:
+                self._befall(task, host, Befell.DEATH)
+            self._overtaken |= {one for one, (of, _, _) in self._running.items() if of == task}
+            self._overtaken.discard(incarnation)
         self._ready.add(incarnation)
 
     def look(self, event: StateObserved, stores: Iterable[str]) -> dict[str, Copy]:

@@ -298,8 +298,8 @@ class Starts:
                     (disk.held, disk.vouched, disk.told_ms), disk.pending = disk.pending, None
                     disk.further = False
         elif point is _READY:
-            if life.stage is _Stage.CLOSED:
-                # It has begun anew after an error: what that close has left nobody tells.
+            if life.stage in (_Stage.CLOSED, _Stage.RUNNING):
+                # It has begun anew after an error: what that close has left, or one that failed, nobody tells.
                 self._leave(life, Left.UNKNOWN)
             if life.stage is _Stage.STARTING:
                 for store in life.replayed:
