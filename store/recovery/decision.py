@@ -35,6 +35,8 @@ What a task, a standby or a global store finds after each crash, and why going o
   rows, or it ends before the store. Of a changelog, the store is the only whole copy that is left: REFUSE, nothing is
   changed; but REBUILD where the group's last commit vouches for the topic that there is, since the store was forgotten
   when somebody started over. A global store is only a copy of its topic: REBUILD.
+* *Its changelog was disabled, and is enabled again.* The store is the only copy of what was written meanwhile, and the
+  changelog knows nothing of it: REFUSE, nothing is changed.
 * *Bytes were damaged* (`StoreCorruptedError` at open, while restoring, or at a later read). Nothing in the store can
   be believed: REBUILD. A store without a changelog is the only copy: the error is raised, nothing is changed.
 
@@ -156,6 +158,8 @@ class Known:
     """Whether the partition is the store's changelog; if not, it is one of the topic of a global store."""
     made_anew: bool = False
     """Whether the store's rows are known to come from another topic of that name."""
+    without_changelog: bool = False
+    """Whether the store may have rows, or lack some, by writes of a time when it had no changelog."""
     vouched: bool = False
     """Whether the group's last commit is known to have written to the topic that there is now."""
     held: Checkpointed | None
@@ -181,6 +185,14 @@ class Known:
 def decide(known: Known) -> Decision:
     """What is done with a store. The order of the rules matters."""
     held, stable, tp = known.held, known.stable, known.partition
+    if known.without_changelog and (held is not None or known.strange()):
+        return Decision(
+            Action.REFUSE,
+            0,
+            f"store {known.store} was written to while its changelog was disabled, so that {tp} lacks what it holds. "
+            "Nothing was changed. Disable it again, or, to go on with what the changelog has, or from nothing where "
+            "that is empty, move the directory of the store away",
+        )
     if known.made_anew:
         what = f"it holds what another topic had of the name {tp.topic}, which was deleted since"
         if known.vouched or not known.changelog:

@@ -87,6 +87,12 @@ def of_another_topic(store: object) -> bool:
     return below is not None and below.of_another_topic
 
 
+def without_changelog(store: object) -> bool:
+    """Whether a store is known to hold writes that no changelog has. What has a format of its own does not say."""
+    below = engine_store(store)
+    return below is not None and below.without_changelog
+
+
 class TaskOffsets:
     """The offsets of one incarnation of a task, which holds its lock. One thread.
 

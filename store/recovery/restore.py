@@ -51,7 +51,7 @@ from store.errors import (
 from store.log.protocol import Fetch, Log, Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Decision, Known, StoreOutOfStepError, at_end, decide
-from store.recovery.offsets import TaskOffsets, engine_store, of_another_topic
+from store.recovery.offsets import TaskOffsets, engine_store, of_another_topic, without_changelog
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
 
@@ -401,6 +401,7 @@ class Place:
         self._last_logged = last_logged
         self._vouched = vouched
         self._made_anew = of_another_topic(store)
+        self._without_changelog = without_changelog(store)
         self._own = store.manages_offsets()
         if self._own:
             offset = store.get_committed_offset(changelog)
@@ -418,6 +419,7 @@ class Place:
                 store=self.store.name,
                 partition=self.changelog,
                 made_anew=self._made_anew,
+                without_changelog=self._without_changelog,
                 vouched=self._vouched,
                 held=self.committed,
                 strange=lambda: not self.store.is_empty(),

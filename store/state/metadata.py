@@ -127,9 +127,13 @@ def other_type(where: str, wanted: Type, found: str) -> StoreTypeError:
     )
 
 
+NO_TOPIC = ""
+"""In the place of a topic's id: that of rows which no topic has."""
+
+
 def topic_row(topic_id: str) -> Write:
     """The write that says which topic the rows come from, of all that have had its name, see
-    `store.log.Admin.topic_ids`."""
+    `store.log.Admin.topic_ids`; or that it is `NO_TOPIC`."""
     return _single_row(_TOPIC, _number_of(topic_id))
 
 

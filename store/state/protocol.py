@@ -107,7 +107,8 @@ class StoreContext:
     """The partition that the store's changes go to and are restored from."""
     topic_id: str | None = None
     """What tells the topic that its rows come from, its changelog or that of a global store, from others of the same
-    name (`store.log.Admin.topic_ids`); None: that is not known."""
+    name (`store.log.Admin.topic_ids`); None: that is not known; `store.state.metadata.NO_TOPIC`: the changelog of a
+    task's store is disabled."""
     log_change: LogChange | None = None
     """None: the store is not logged."""
     mechanism: Mechanism | None = Mechanism.INDEXED_BATCH

@@ -16,7 +16,7 @@ from warnings import warn
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Snapshot, View, Write
 from store.errors import LogError, ProtocolError, StoreClosedError
 from store.state import metadata
-from store.state.metadata import Kind, Type
+from store.state.metadata import NO_TOPIC, Kind, Type
 from store.state.protocol import Offsets, StateStore, StoreContext, Sync
 from store.transaction import open_transaction
 from store.transaction.caching import CachingLayer
@@ -95,14 +95,17 @@ class EngineStore(StateStore):
         self._open = True
         try:
             self._type_kept = metadata.check_type(self._engine, self._type, where=f"store {self._name}")
+            self.without_changelog = context.topic_id != NO_TOPIC and self._is_of(NO_TOPIC) is True
+            """Whether rows may have come to it while it had no changelog, or been changed, and it has one now."""
             known = (
-                None
-                if context.topic_id is None
-                else metadata.is_of_topic(self._engine, context.topic_id, where=f"store {self._name}")
+                None if self.without_changelog or context.topic_id is None else self._is_of(context.topic_id)
             )
-            self.of_another_topic = known is False
+            self.of_another_topic = known is False and context.topic_id != NO_TOPIC
             """Whether its rows come from another topic of the name, which was deleted since."""
             self._topic_kept = known is not None
+            if known is False and context.topic_id == NO_TOPIC:
+                # Before anything is written: from then on the offsets that it has say nothing.
+                self._engine.write([metadata.topic_row(NO_TOPIC)])
             self._transaction = open_transaction(self._engine, context.mechanism)
             self._syncs_restores = context.sync == Sync.EVERY_COMMIT
             self._timed = context.metrics is not None or context.sync.interval_ms is not None
@@ -353,6 +356,9 @@ class EngineStore(StateStore):
                 f"commit a mapping of partitions to offsets, or None"
             )
         return {self._context.changelog: given}
+
+    def _is_of(self, topic_id: str) -> bool | None:
+        return metadata.is_of_topic(self._engine, topic_id, where=f"store {self._name}")
 
     def _identity_rows(self) -> list[Write]:
         rows = [] if self._type_kept else [metadata.type_row(self._type)]

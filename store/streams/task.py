@@ -129,6 +129,7 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
+from store.state.metadata import NO_TOPIC
 from store.state.metered import MeteredStore
 from store.state.protocol import LogChange, StateStore, StoreContext
 from store.streams import ordinals, positions
@@ -588,10 +589,11 @@ class Task:
                 if supplier.logged:
                     self._follow_successor(name, context, offsets, reader)
         for name, store in self.stores.items():
+            if not self._suppliers[name].logged:
+                continue
             changelog = self.topology.changelog(name, self.partition)
-            if self._suppliers[name].logged:
-                # Not when it commits: who stands still behind the commit of Kafka is overtaken meanwhile.
-                store.track_last_caught_up(lambda: self._began_ms)
+            # Not when it commits: who stands still behind the commit of Kafka is overtaken meanwhile.
+            store.track_last_caught_up(lambda: self._began_ms)
             known = offsets.known(changelog)
             last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
@@ -717,7 +719,7 @@ class Task:
             directory=self._storage.directory(self.task_id, name),
             task_id=self.task_id,
             changelog=changelog if supplier.logged else None,
-            topic_id=self.topic_ids.get(changelog.topic) if supplier.logged else None,
+            topic_id=self.topic_ids.get(changelog.topic) if supplier.logged else NO_TOPIC,
             log_change=self._change_logger(supplier, context, changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,

@@ -18,6 +18,7 @@ from store.engine import Engine, Family
 from store.engine.protocol import Pairs
 from store.errors import (
     AbortRequiredError,
+    ChangelogLostError,
     ConfigError,
     FencedError,
     ProtocolError,
@@ -560,6 +561,66 @@ def test_a_store_without_logging_whose_disk_is_lost_says_what_it_lacks(
         assert "has no changelog to be restored from: it holds the input up to nothing" in caplog.text
 
 
+def changed_logging(transactional: bool, *logged: bool) -> tuple[Cluster, dict[bool, Topology]]:
+    """A cluster in which one record came, and was counted, under each of these settings in turn."""
+    builder = key_value_store_builder(
+        persistent_key_value_store(STORE, transactional=transactional), BytesSerde(), BytesSerde()
+    )
+    topologies = {True: pipeline(count, builder), False: pipeline(count, builder.with_logging_disabled())}
+    cluster = Cluster(topologies[True], [])
+    SimLog(cluster.broker).admin().create_topics(topologies[False].internal_topics(1))
+    for setting in logged:
+        cluster.topology = topologies[setting]
+        cluster.broker.append("in", b"a", b"", partition=0)
+        with cluster.task() as task:
+            apply(task, cluster.records()[task.position(SOURCE) :])
+            task.commit()
+    return cluster, topologies
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+@pytest.mark.parametrize("before", [(False,), (True, False)])
+def test_a_store_that_was_written_to_without_a_changelog_is_refused_once_it_is_to_have_one(
+    before: tuple[bool, ...], transactional: bool
+) -> None:
+    cluster, topologies = changed_logging(transactional, *before)
+    cluster.topology = topologies[True]
+    for _ in range(2):
+        with (
+            pytest.raises(ChangelogLostError, match="written to while its changelog was disabled"),
+            cluster.task(),
+        ):
+            pass
+    assert cluster.host.aside == []
+    cluster.topology = topologies[False]
+    with cluster.task() as task:
+        assert dict(task.stores[STORE].all()) == {b"a": b"%d" % len(before)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_store_whose_changelog_was_disabled_before_it_held_anything_may_have_one(transactional: bool) -> None:
+    cluster, topologies = changed_logging(transactional)
+    for setting in (False, True, True):
+        cluster.topology = topologies[setting]
+        with cluster.task() as task:
+            if setting:
+                cluster.broker.append("in", b"a", b"", partition=0)
+                apply(task, cluster.records()[task.position(SOURCE) :])
+                task.commit()
+    with cluster.task(host=Host(1)) as task:
+        assert dict(task.stores[STORE].all()) == {b"a": b"2"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_store_goes_on_from_its_changelog_where_what_it_was_given_without_is_moved_away(
+    transactional: bool,
+) -> None:
+    cluster, topologies = changed_logging(transactional, True, False)
+    cluster.topology = topologies[True]
+    with cluster.task(host=Host(1)) as task:
+        assert dict(task.stores[STORE].all()) == {b"a": b"1"}  # type: ignore[attr-defined]
+
+
 def test_a_topology_with_suppliers_and_builders_can_be_sent_to_another_process() -> None:
     stores: tuple[Any, ...] = (
         "plain",
@@ -599,7 +660,7 @@ def test_the_configuration_says_what_a_store_is_that_has_only_a_name(
         apply(task, cluster.records())
         task.commit()
     with cluster.task(config) as task:
-        assert rows(task) == {b"a": b"2"}
+        assert dict(task.stores[STORE].all()) == {b"a": b"2"}  # type: ignore[attr-defined]
 
 
 # -- caches, positions, metrics -------------------------------------------------------------------------------
