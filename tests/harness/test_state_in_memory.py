@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from harness.history import Moment, StateObserved
 from harness.replay import simulate
 from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
+from scenarios import load
 from store.points import Point
 from store.streams.topology import Context
 from store.types import Record
@@ -69,6 +73,24 @@ def in_a_number(context: Context, record: Record) -> None:
     _write(context, record, [COUNT])
 
 
+class InTheClass:
+    amounts: ClassVar[dict[bytes, dict[int, int]]] = {}
+
+    def __call__(self, context: Context, record: Record) -> None:
+        amounts = self.amounts.setdefault(record.key or b"", {})
+        amounts[record.offset] = int(record.value or 0)
+        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
+class CountedByTheClass:
+    count = 0
+
+    def __call__(self, context: Context, record: Record) -> None:
+        """Right without faults, as `in_a_number` is."""
+        type(self).count += 1
+        _write(context, record, [self.count])
+
+
 KEEPERS: dict[str, Callable[[], Process]] = {
     "dict": lambda: in_a_dict,
     "list": lambda: in_a_list,
@@ -76,6 +98,8 @@ KEEPERS: dict[str, Callable[[], Process]] = {
     "number": lambda: in_a_number,
     "new object": InTheObject,
     "object of the module": lambda: KEPT,
+    "class": InTheClass,
+    "number of a class": CountedByTheClass,
 }
 
 
@@ -104,3 +128,77 @@ def test_the_memory_of_one_process_is_not_seen_by_another() -> None:
     ]
     assert last == [{"ann": 4}] * 2
     assert not TOTALS
+
+
+DISTINCT = """
+from scenarios import Sample, Scenario, InputRecord
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import StreamsBuilder
+{seen}
+
+class Distinct:
+    {of_the_class}
+
+    def init(self, context):
+        self.context, self.counts = context, context.store("counts")
+
+    def process(self, record):
+        if record.value not in {where}:
+            {where}.add(record.value)
+            self.counts.put(record.key, (self.counts.get(record.key) or 0) + 1)
+
+class Counts(Scenario):
+    name = "distinct"
+    summary = "Distinct values of a key."
+
+    def pipeline(self, application_id, stores):
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        builder.add_state_store(stores.key_value("counts", serdes=(StrSerde(), JsonSerde())))
+        builder.stream(application_id + "-input").process(Distinct, "counts")
+        return builder.build()
+
+    def input(self, random):
+        return Sample([InputRecord("input", "a", 1)])
+
+    def reference(self, state, record):
+        seen = state["counts"].get(record.key, 0)
+        state["counts"][record.key] = max(seen, record.value)
+        return []
+
+SCENARIO = Counts()
+"""
+"""Right without faults where the values of a key are 1, 2, 3…"""
+
+PLACES = {
+    "the scenario's file": {"seen": "SEEN = set()", "where": "SEEN", "of_the_class": ""},
+    "a class of the scenario's file": {"seen": "", "where": "self.seen", "of_the_class": "seen = set()"},
+    "a file beside it": {"seen": "import beside_{0}", "where": "beside_{0}.SEEN", "of_the_class": ""},
+    "a name of a file beside it": {
+        "seen": "from beside_{0} import SEEN",
+        "where": "SEEN",
+        "of_the_class": "",
+    },
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_processor_of_the_dsl_keeps_in_a_module_is_gone_with_its_process(
+    place: str, tmp_path: Path
+) -> None:
+    number = list(PLACES).index(place)
+    parts = {name: text.format(number) for name, text in PLACES[place].items()}
+    (tmp_path / f"beside_{number}.py").write_text("SEEN = set()\n")
+    file = tmp_path / "distinct.py"
+    file.write_text(DISTINCT.format(**parts))
+    scenario = load(str(file))
+    items = tuple(Input(0, "a", number) for number in (1, 2, 3))
+    killed = Schedule(
+        str(file), items, (Step("kill", at=Point.COMMIT_STARTED),), settings={"commit.records": 1}
+    )
+    for schedule, outcome in (
+        (replace(killed, steps=()), Outcome.HOLDS),
+        (killed, Outcome.HOLDS),
+        (replace(killed, steps=(Step("abort_commit"),)), Outcome.VIOLATED),
+        (killed, Outcome.HOLDS),
+    ):
+        assert simulate(scenario, schedule)[1].outcome is outcome

@@ -1,10 +1,11 @@
-"""The memory of processes that share one interpreter: each has its own variables in the module of its pipeline.
+"""The memory of processes that share one interpreter: each has its own variables in the modules of its pipeline.
 
 What a process under test keeps outside of its stores is gone when it dies, and no other process sees it. In the
-simulation all of them are greenlets, so the variables of the module that defines the processing function are
-exchanged whenever another process runs: names, the contents of containers, and the attributes of objects of the
-module's own classes. What such a module holds in other ways (default arguments, class attributes, objects within
-containers) is shared.
+simulation all of them are greenlets, so the variables of the modules that a pipeline is made of are exchanged whenever
+another process runs: names, the contents of containers, the attributes of the module's own classes, and those of
+objects of these classes. The modules are that of the scenario, those of its processing functions, and what these use of
+the files beside the scenario's. What such a module holds in other ways (default arguments, objects within containers)
+is shared.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ import functools
 import operator
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import scenarios
+import store
+
 CONTAINERS = (dict, list, set, deque)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class _Variables(NamedTuple):
     names: dict[str, Any]
+    classes: list[tuple[type, dict[str, Any]]]
+    """The module's own classes, and the attributes of each."""
     contents: list[tuple[Any, Any]]
     """Each container, and a copy of it."""
 
@@ -34,9 +43,9 @@ as long as all names stand for the same objects."""
 class Memory:
     """The variables of the modules of one pipeline. What they are when this is made every process starts with."""
 
-    def __init__(self, processes: Iterable[object]) -> None:
+    def __init__(self, scenario: object, processes: Iterable[object]) -> None:
         """`processes` are the processing functions of the pipeline."""
-        self._modules = list(dict.fromkeys(map(_module_of, processes)))
+        self._modules = _modules_of(scenario, processes)
         self._first = [_take(module, _LAST.get(module)) for module in self._modules]
         _LAST.update(zip(self._modules, self._first, strict=True))
         self._away: dict[int, list[_Variables]] = {}
@@ -62,7 +71,43 @@ class Memory:
     def _put(self, variables: list[_Variables], instead: list[_Variables] | None = None) -> None:
         """`instead`: of what is there now, where that is known."""
         for number, (module, values) in enumerate(zip(self._modules, variables, strict=True)):
-            _put(module, values, None if instead is None else instead[number].names)
+            _put(module, values, None if instead is None else instead[number])
+
+
+def _modules_of(scenario: object, processes: Iterable[object]) -> list[ModuleType]:
+    """Those of the scenario and of its processing functions, but for the store's own, and what they use beside them."""
+    first = sys.modules[type(scenario).__module__]
+    found = dict.fromkeys([first, *map(_module_of, processes)])
+    own = [module for module in found if not _belongs(module, store)]
+    if _belongs(first, scenarios) or getattr(first, "__file__", None) is None:
+        return own
+    beside = Path(str(first.__file__)).parent
+    for module in own:
+        # The list grows while it is gone through.
+        own += [one for one in dict.fromkeys(_used_by(module)) if one not in own and _lies_in(one, beside)]
+    return own
+
+
+def _belongs(module: ModuleType, package: ModuleType) -> bool:
+    return module.__name__ == package.__name__ or module.__name__.startswith(f"{package.__name__}.")
+
+
+def _used_by(module: ModuleType) -> Iterator[ModuleType]:
+    for value in vars(module).values():
+        one = (
+            value
+            if isinstance(value, ModuleType)
+            else sys.modules.get(getattr(value, "__module__", None) or "")
+        )
+        if one is not None:
+            yield one
+
+
+def _lies_in(module: ModuleType, directory: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None or not Path(file).is_relative_to(directory) or _INSTALLED & {*Path(file).parts}:
+        return False
+    return not any(_belongs(module, package) for package in (store, scenarios, sys.modules["harness"]))
 
 
 def _module_of(process: object) -> ModuleType:
@@ -74,24 +119,38 @@ def _module_of(process: object) -> ModuleType:
 
 def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
     """The variables now; `known` are those of another moment, of which most have stayed."""
-    if known is not None and _same(vars(module), known.names):
-        return _Variables(known.names, [(container, _copy(container)) for container, _ in known.contents])
+    if known is not None and _stayed(module, known):
+        return known._replace(contents=[(container, _copy(container)) for container, _ in known.contents])
     names = vars(module).copy()
+    own = dict.fromkeys(
+        one for one in names.values() if isinstance(one, type) and one.__module__ == module.__name__
+    )
+    # Members of an enumeration are no variables.
+    classes = [(one, dict(vars(one))) for one in own if not issubclass(one, Enum)]
     containers = {
         id(value): value
-        for name, variable in names.items()
+        for space in (names, *(attributes for _, attributes in classes))
+        for name, variable in space.items()
         if not name.startswith("__") and (value := _container(module, variable)) is not None
     }
-    return _Variables(names, [(value, _copy(value)) for value in containers.values()])
+    return _Variables(names, classes, [(value, _copy(value)) for value in containers.values()])
 
 
-def _put(module: ModuleType, variables: _Variables, names: dict[str, Any] | None) -> None:
-    """`names`: those of the module now, where they are known."""
+def _put(module: ModuleType, variables: _Variables, instead: _Variables | None) -> None:
+    """`instead`: those of the module now, where they are known."""
     namespace = vars(module)
-    if names is not variables.names and not _same(namespace, variables.names):
+    if (instead is None or instead.names is not variables.names) and not _same(namespace, variables.names):
         for name in [name for name in namespace if name not in variables.names]:
             del namespace[name]
         namespace.update(variables.names)
+    for one, attributes in variables.classes:
+        now = vars(one)
+        if not _same(now, attributes):
+            for name in [name for name in now if name not in attributes]:
+                delattr(one, name)
+            for name, value in attributes.items():
+                if now.get(name) is not value:
+                    setattr(one, name, value)
     for container, content in variables.contents:
         container.clear()
         if isinstance(container, (dict, set)):
@@ -100,7 +159,13 @@ def _put(module: ModuleType, variables: _Variables, names: dict[str, Any] | None
             container.extend(_copy(content))
 
 
-def _same(names: dict[str, Any], others: dict[str, Any]) -> bool:
+def _stayed(module: ModuleType, known: _Variables) -> bool:
+    return _same(vars(module), known.names) and all(
+        _same(vars(one), attributes) for one, attributes in known.classes
+    )
+
+
+def _same(names: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether the same names stand for the same objects."""
     return names.keys() == others.keys() and all(
         map(operator.is_, names.values(), map(others.__getitem__, names))

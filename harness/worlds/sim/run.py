@@ -644,7 +644,7 @@ class SimRun(VersionedRun):
         super().__init__(scenario, schedule, APPLICATION, chooser)
         self.asked = given.asked if given is not None else []
         self.prefix = f"{APPLICATION}-"
-        self.memory = Memory([topology.process for topology in self.topologies])
+        self.memory = Memory(scenario, [topology.process for topology in self.topologies])
         self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
         self.log = KeepingLog(self.broker, self.cluster)
