@@ -62,6 +62,8 @@ def test_a_mistake_is_found_by_what_the_page_says_and_by_nothing_else(tmp_path: 
     [
         ("open_orders", "lambda _, amount, total: total + amount", "lambda _, amount, total: amount"),
         ("sums", "of_size_and_grace(10_000, 5_000)", "of_size_and_grace(10_000, 4_999)"),
+        ("reports", "self.counts.delete(key)", "pass"),
+        ("reports", "schedule(10_000", "schedule(10_001"),
         ("towns", "[record.value, self.shops.get(record.key)]", "[record.value, 'Bern']"),
     ],
 )

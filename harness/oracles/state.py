@@ -242,7 +242,8 @@ class _Judge:
         why = (
             "the pipeline makes something else of its input than the reference"
             if calm
-            else "no single lost, repeated or early range of records explains what the task's stores hold"
+            else "no single lost, repeated or early range of records explains what the task's stores hold: does the "
+            "pipeline keep anything beside them, or change them by the wall clock?"
         )
         return dict.fromkeys(wrong, (why, Anomaly.DIVERGED))
 
