@@ -39,6 +39,8 @@ TASK_ID = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 """The name of a task's directory: ordinal and partition."""
 _CHECKPOINT = ".checkpoint"
 _OWNER_BYTES = 1024
+_NOTE_S = 30.0
+"""How long the note of an ordinal is waited for, which is written in moments."""
 
 
 class _Owner(msgspec.Struct):
@@ -96,7 +98,7 @@ class StateDirectory:
         lock = FileLock(path, timeout=self._lock_wait if wait is None else wait, thread_local=False)
         try:
             make_private(self.application)
-            task.mkdir(exist_ok=True)
+            _make(task)
             lock.acquire()
         except Timeout:
             raise StateLockedError(
@@ -123,7 +125,7 @@ class StateDirectory:
             if _text(path) == content:
                 return content
             make_private(self.application)
-            with FileLock(path.with_name(f"{path.name}.lock"), thread_local=False):
+            with FileLock(path.with_name(f"{path.name}.lock"), timeout=_NOTE_S, thread_local=False):
                 there = _text(path)
                 if there not in ("", instead_of):
                     return there
@@ -132,6 +134,10 @@ class StateDirectory:
                 sync_path(new)
                 new.replace(path)
                 sync_path(self.application)
+        except Timeout:
+            raise StateLockedError(
+                f"another process has been writing {path} for {_NOTE_S:g} s: wait until it has ended, or end it"
+            ) from None
         except OSError as error:
             raise StoreIOError(f"{path} cannot be read or written: {error}") from error
         return content
@@ -154,10 +160,11 @@ class StateDirectory:
         self._require_lock(task_id)
         path = self.path(task_id, store_name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # The database makes what is in its directory power-safe, and not that this is there.
+            _make(path)
         except OSError as error:
             raise StoreIOError(
-                f"directory {path.parent} for store {store_name} of task {task_id} cannot be made: {error}. "
+                f"directory {path} for store {store_name} of task {task_id} cannot be made: {error}. "
                 f"Is there a file in its place, or no permission?"
             ) from error
         return RocksEngine(path)
@@ -199,8 +206,16 @@ class StateDirectory:
         target = self._task(task_id) / "set-aside" / stamp / source.name
         try:
             source.lstat()
-            target.parent.mkdir(parents=True)
+            target.parent.parent.mkdir(exist_ok=True)
+            target.parent.mkdir()
             source.rename(target)
+            for directory in (
+                target.parent,
+                target.parent.parent,
+                target.parent.parent.parent,
+                source.parent,
+            ):
+                sync_path(directory)
         except OSError as error:
             raise StoreIOError(f"{what} of task {task_id} cannot be set aside: {error}") from error
         return str(target)
@@ -216,7 +231,15 @@ class StateDirectory:
 def make_private(application: Path) -> None:
     """Make the directory of an application, unless it is there. State is what records say: as in Kafka Streams, it is
     nothing for everybody on the host to read."""
-    application.mkdir(mode=0o750, parents=True, exist_ok=True)
+    _make(application, 0o750)
+
+
+def _make(directory: Path, mode: int = 0o777) -> None:
+    """Make a directory and those above it that are not there, so that a power cut leaves them there."""
+    made = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    for one in reversed(made):
+        sync_path(one.parent)
 
 
 def _name(what: str, name: str) -> str:

@@ -63,6 +63,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -71,7 +72,7 @@ from filelock import FileLock, Timeout
 
 from store.engine.protocol import Checkpointed
 from store.engine.staged import sync_path
-from store.errors import ConfigError, CrashproofError, StateLockedError, StoreCorruptedError, StoreIOError
+from store.errors import ConfigError, StateLockedError, StoreCorruptedError, StoreIOError, end_after
 from store.recovery import checkpoint as checkpoint_file
 from store.recovery.directory import RELOCATION, TASK_ID, StateDirectory
 from store.types import TopicPartition
@@ -494,7 +495,11 @@ def relocation_plan(root: Path | str, application_id: str, topologies: Sequence[
     directory = StateDirectory(root, application_id)
     layout = look(directory, declared)
     _check_movable(directory, plan(layout, declared))
-    journal = _read(directory.application / RELOCATION)
+    try:
+        journal = _read(directory.application / RELOCATION)
+    except StoreCorruptedError as error:
+        _log.warning("%s: what is to be moved is looked for anew", error)
+        journal = None
     begun = Plan() if journal is None or journal.plan is None else journal.plan
     noted = {
         note.ordinal: note.after for note in begun.notes if layout.notes.get(note.ordinal, "") == note.before
@@ -505,7 +510,7 @@ def relocation_plan(root: Path | str, application_id: str, topologies: Sequence[
         (*begun.moves, *found.moves),
         _left(layout, declared),
         doubtful(found, layout.notes, declared),
-        journal is not None,
+        journal is not None and journal.plan is not None,
     )
 
 
@@ -514,15 +519,19 @@ def _after(stores: Iterable[Found], moves: Iterable[Move]) -> list[Found]:
     there = {(one.partition, one.store, one.ordinal): one for one in stores}
     for move in moves:
         source = move.partition, move.store, move.before
-        found = there.pop(source, None)
-        if found is None or move.after is None:
+        target = None if move.after is None else (move.partition, move.store, move.after)
+        found = there.get(source)
+        moved = there.get(target) if target is not None else None
+        if found is None or (moved is not None and moved.inode == move.inode):
             continue
-        target = move.partition, move.store, move.after
-        if target in there and there[target].inode == move.inode:
-            there[source] = found
-        else:
-            there[target] = replace(found, ordinal=move.after)
-    return list(there.values())
+        if move.after is None or target is None:
+            if found.inode == move.inode:
+                # What lies there in its place came later, and is looked at next.
+                del there[source]
+            continue
+        del there[source]
+        there[target] = replace(found, ordinal=move.after)
+    return sorted(there.values(), key=attrgetter("task_id", "store"))
 
 
 @contextmanager
@@ -634,13 +643,19 @@ class _Relocation:
                 free |= tasks
             _check_movable(self._directory, wanted)
             self._tell(wanted)
-        except (CrashproofError, OSError):
-            self._remove_journal()
+            journal = _Journal(_VERSION, stamp, wanted)
+            self._write_journal(journal)
+        except BaseException as error:
+            end_after(error, self._take_back, "the journal")
             raise
-        journal = _Journal(_VERSION, stamp, wanted)
-        self._write_journal(journal)
         self._apply(journal)
         return wanted.moves
+
+    def _take_back(self) -> None:
+        """Give the tasks of the application again, of which none was moved, unless the plan is written down already."""
+        journal = _read(self._journal)
+        if journal is not None and journal.plan is None:
+            self._remove_journal()
 
     def _tell(self, wanted: Plan) -> None:
         if self._before is not None and wanted.moves:

@@ -11,6 +11,7 @@ from stat import S_IMODE
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from store.engine import Family
 from store.engine.rocksdb import RocksEngine
@@ -336,3 +337,40 @@ def test_where_a_store_lies_and_whether_it_is_there_is_only_told_under_the_lock(
     for use in (directory.directory, directory.exists):
         with pytest.raises(ProtocolError, match="0_1"):
             use("0_1", "orders")
+
+
+def test_a_note_that_another_process_is_writing_is_not_waited_for_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = StateDirectory(tmp_path, "app")
+    directory.remember(1, "orders")
+    monkeypatch.setattr("store.recovery.directory._NOTE_S", 0.01)
+    with (
+        FileLock(tmp_path / "app" / ".sub-topology-1.lock", thread_local=False),
+        pytest.raises(StateLockedError, match=r"another process has been writing .*sub-topology-1"),
+    ):
+        directory.remember(1, "payments", instead_of="orders")
+    assert directory.remember(1, "payments", instead_of="orders") == "payments"
+
+
+@pytest.mark.requirement("892.3")
+def test_the_names_of_new_directories_are_safe_from_a_power_cut_once_a_store_is_open_or_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is, once the directory that it is in was synced after it came."""
+    safe: dict[Path, set[str]] = {}
+
+    def sync(path: Path) -> None:
+        safe[path] = {one.name for one in path.iterdir()} if path.is_dir() else set()
+
+    def is_safe(path: Path) -> bool:
+        return path == tmp_path or (path.name in safe.get(path.parent, ()) and is_safe(path.parent))
+
+    monkeypatch.setattr("store.recovery.directory.sync_path", sync)
+    directory = StateDirectory(tmp_path / "deep" / "state", "app")
+    with directory.lock("0_0"):
+        directory.open("0_0", "counts").close()
+        assert is_safe(directory.path("0_0", "counts"))
+        kept = Path(directory.set_aside("0_0", "counts"))
+        assert is_safe(kept)
+        assert "counts" not in safe[directory.path("0_0", "counts").parent]

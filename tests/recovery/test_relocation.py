@@ -17,12 +17,22 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import msgspec
 import pytest
 
 from store.engine.protocol import Checkpointed
 from store.errors import ConfigError, StateLockedError, StoreIOError, StoreTypeError
 from store.recovery.directory import RELOCATION, StateDirectory
-from store.recovery.relocation import Declared, Found, Layout, Move, plan, relocate, relocation_plan
+from store.recovery.relocation import (
+    Declared,
+    Found,
+    Layout,
+    Move,
+    _Journal,
+    plan,
+    relocate,
+    relocation_plan,
+)
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
@@ -622,6 +632,68 @@ def test_a_start_of_another_version_finishes_it_and_then_moves_what_that_one_wan
 
 
 @KILLED
+@pytest.mark.parametrize("why", [KeyboardInterrupt, OSError(errno.ENOSPC, "no space left on device")])
+def test_a_start_that_ends_before_its_plan_is_written_down_leaves_tasks_to_be_opened(
+    why: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, FORMER)
+
+    def fail(*_: object) -> None:
+        raise why
+
+    def fill_the_disk(*_: object) -> None:
+        monkeypatch.setattr("store.recovery.relocation.sync_path", fail)
+
+    before = fill_the_disk if isinstance(why, OSError) else fail
+    with pytest.raises((KeyboardInterrupt, StoreIOError)), monkeypatch.context():
+        relocate(tmp_path, "app", topologies(LATTER), before=before)
+    monkeypatch.undo()
+    with StateDirectory(tmp_path, "app").lock("7_0"):
+        pass
+    assert len(move(tmp_path, LATTER).moves) == 8
+
+
+def test_a_journal_that_cannot_be_read_is_no_obstacle_to_asking_what_would_move(tmp_path: Path) -> None:
+    make(tmp_path, FORMER)
+    (tmp_path / "app" / RELOCATION).write_bytes(b"garbage")
+    before = sorted(tmp_path.rglob("*"))
+    told = relocation_plan(tmp_path, "app", topologies(LATTER))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert told == move(tmp_path, LATTER)
+
+
+def test_of_a_journal_without_a_plan_nothing_is_told_as_begun(tmp_path: Path) -> None:
+    make(tmp_path, FORMER)
+    (tmp_path / "app" / RELOCATION).write_bytes(msgspec.json.encode(_Journal(1, "stamp")))
+    told = relocation_plan(tmp_path, "app", topologies(LATTER))
+    assert told == move(tmp_path, LATTER)
+    assert not told.finished
+
+
+def test_a_store_that_took_the_place_of_a_copy_that_was_set_aside_is_told_to_move_too(tmp_path: Path) -> None:
+    """The move is stopped at each effect, and a third version wants the store somewhere else."""
+    for at in range(1, 40):
+        root = tmp_path / str(at)
+        make(root, {0: ("b",)}, 1)
+        newer = write(root, "5_0", "b", "newer copy")
+        older = root / "app" / "0_0" / "rocksdb" / "b"
+        for path, time in ((newer, 2), (newer / "content", 2), (older, 1), (older / "content", 1)):
+            os.utime(path, ns=(time, time))
+        with suppress(_Stopped), interrupted(at, _stop):
+            move(root, {0: ("b",)})
+        told = relocation_plan(root, "app", topologies({2: ("b",)}))
+        assert told.moves == move(root, {2: ("b",)}).moves
+        assert stores(root) == {"2_0/b": "newer copy"}
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def _stop() -> None:
+    raise _Stopped
+
+
 def test_a_journal_that_cannot_be_read_costs_no_store(tmp_path: Path) -> None:
     begun(tmp_path)
     journal = tmp_path / "app" / RELOCATION
