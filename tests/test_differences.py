@@ -229,3 +229,20 @@ def test_changelogs_keep_deletions_for_as_long_as_it_says(supplier: StoreSupplie
 def test_a_timestamped_builder_takes_no_plain_supplier() -> None:
     with pytest.raises(ValueError, match="timestamped"):
         timestamped_key_value_store_builder(persistent_key_value_store("s"), BytesSerde(), BytesSerde())
+
+
+def test_a_version_says_until_when_it_was_valid_also_to_who_does_not_ask_by_a_query() -> None:
+    assert row("A version that is asked for by its key and a time") == "says until when it was valid"
+    store = VersionedKeyValueStore(context_over(MemoryEngine()), history_retention_ms=1_000)
+    store.put(b"k", b"one", 10)
+    store.put(b"k", b"two", 20)
+    asked = store.get(b"k", 15)
+    assert asked is not None
+    assert (asked.value, asked.valid_to) == (b"one", 20)
+
+
+def test_a_window_of_size_0_is_found_as_any_other() -> None:
+    assert row("A window of size 0") == "is found as any other"
+    store = WindowStore(context_over(MemoryEngine()), retention_ms=100, window_size_ms=0)
+    store.put(b"a", b"1", 5)
+    assert [(key.key, value) for key, value in store.all()] == [(b"a", b"1")]

@@ -116,8 +116,9 @@ class QueryIterator(Generic[T]):
     """The rows of an answer, with the snapshot that they are read from.
 
     Close it, or use it as a context manager, unless it is read to its end; one that is dropped is closed when it is
-    collected. One thread at a time. After it or its store is closed it raises `StoreClosedError`; rows that cannot be
-    read raise `StoreCorruptedError` or `StoreIOError`.
+    collected. One thread at a time. After it is closed it raises `StoreClosedError`, and so it does after its store is,
+    once it has given what it had read by then: the next row where that was looked at, and all versions of a key. Rows
+    that cannot be read raise `StoreCorruptedError` or `StoreIOError`.
     """
 
     __slots__ = ("_convert", "_head", "_release", "_rows", "_state")
@@ -168,7 +169,8 @@ class QueryIterator(Generic[T]):
 
     def peek_next_key(self) -> Any:
         """The key of the next row, which stays where it is: of windows of one key their start, otherwise the window
-        with its key. Raises `StopIteration` at the end.
+        with its key, of versions of one key, which have none of their own, the value. Raises `StopIteration` at the
+        end.
         """
         if self._head is None:
             self._head = next(self)

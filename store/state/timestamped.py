@@ -13,6 +13,8 @@ from store.errors import StoreCorruptedError
 from store.types import Record
 
 _TIME = struct.Struct(">q")
+_NEGATIVE = 0x80
+"""The first byte of a time below 0, or a greater one."""
 
 V = TypeVar("V")
 
@@ -30,10 +32,15 @@ def pack(value: bytes, timestamp: int) -> bytes:
 
 
 def check(row: bytes) -> None:
-    """Raises `ValueError` for a value without a time that is to be put."""
+    """Raises `ValueError` for a value that is to be put without a time, or with one that no record can have."""
     if len(row) < _TIME.size:
         raise ValueError(
             f"{row!r} has no time before its value: `store.state.timestamped.pack` makes such a row"
+        )
+    if row[0] >= _NEGATIVE:
+        time = _TIME.unpack_from(row)[0]
+        raise ValueError(
+            f"a value with the time {time}: milliseconds from 0 on, for its changelog has it too"
         )
 
 

@@ -300,7 +300,7 @@ def test_a_query_that_is_started_again_has_the_local_properties_of_who_has_start
     try:
         query = running.start(counting(running), restarts=1)
     finally:
-        context.setLocalProperty("spark.scheduler.pool", None)
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
     running.feed("in", (b"a", b"1"))
     while not running.output():
         assert query.is_active, query.exception()

@@ -17,6 +17,7 @@ from store.errors import (
 )
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import Sync
+from store.state.timestamped import pack
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
@@ -560,6 +561,20 @@ def test_a_timestamped_value_without_a_time_is_refused(open_engine: OpenEngine) 
     with pytest.raises(ValueError, match="no time"):
         store.put(b"a", b"short")
     assert store.get(b"a") is None
+    store.close()
+
+
+@pytest.mark.parametrize("time", [-1, -(1 << 63)])
+def test_a_timestamped_value_of_a_time_that_no_record_can_have_is_refused(
+    open_engine: OpenEngine, time: int
+) -> None:
+    """Its changelog record could not have the time, and a restore would give it another one."""
+    store = KeyValueStore(context_over(open_engine), timestamped=True)
+    with pytest.raises(ValueError, match=f"the time {time}: milliseconds from 0 on"):
+        store.put(b"a", pack(b"1", time))
+    assert store.get(b"a") is None
+    store.put(b"a", pack(b"1", 0))
+    assert store.get(b"a") == pack(b"1", 0)
     store.close()
 
 

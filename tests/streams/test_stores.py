@@ -598,7 +598,9 @@ def test_a_store_that_was_written_to_without_a_changelog_is_refused_once_it_is_t
 
 
 @pytest.mark.parametrize("transactional", [True, False])
-def test_a_store_whose_changelog_was_disabled_before_it_held_anything_may_have_one(transactional: bool) -> None:
+def test_a_store_whose_changelog_was_disabled_before_it_held_anything_may_have_one(
+    transactional: bool,
+) -> None:
     cluster, topologies = changed_logging(transactional)
     for setting in (False, True, True):
         cluster.topology = topologies[setting]
