@@ -10,6 +10,10 @@ Who deletes an input takes the group's positions in it away, and this one is lef
 each says which that was, and is no position in another one of its name. Of what versions have written that did not say
 so, it is taken for one; from the next commit on it is said. It is in a header: those versions read the value alone.
 
+A topic is named by the ordinal of its sub-topology. One that has another ordinal by now, and that the group has
+forgotten as well, has its position in the topic of the former one, where a version before that may have left one too.
+No order is known of them, so a person is asked.
+
 Must survive: a transaction of a predecessor that nobody has decided yet (`HangingTransactionError`, as for changelogs),
 and a topic that has not been compacted for long, which is why its segments are small.
 """
@@ -36,6 +40,11 @@ class Position(NamedTuple):
     offset: int
     topic_id: str | None
     """Of the topic that it is a position in, see `store.log.Admin.topic_ids`; None: that is not known."""
+
+
+def topic(application_id: str, ordinal: int) -> str:
+    """The name of the topic of a sub-topology."""
+    return f"{application_id}-{ordinal}-positions"
 
 
 def spec(topic: str, partitions: int) -> TopicSpec:

@@ -153,6 +153,8 @@ _PATIENCE_S = 60.0
 _HELD_BYTES = 4 << 20
 """The changes of a store are sent before the commit when they take more memory, or more than the share of a task."""
 
+_MOST_FORMER = 64
+"""Ordinals below this one may have left positions behind."""
 _RECORD_PROCESSED = Point.RECORD_PROCESSED
 
 _TIMES_GO = (
@@ -834,6 +836,9 @@ class Task:
                 "kafka-transactions.sh find-hanging shows it, and abort ends it"
             ) from error
         kept = self._retry(lambda: positions.read(reader, at))
+        self._check_other_ordinals(
+            reader, kept, [tp for tp, position in committed.items() if position is None]
+        )
         gone_on_from = {
             tp: kept[tp.topic] for tp, position in committed.items() if position is None and tp.topic in kept
         }
@@ -843,6 +848,32 @@ class Task:
             if topic_id is not None and self.topic_ids.get(tp.topic, topic_id) != topic_id
         )
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
+
+    def _check_other_ordinals(
+        self, reader: Reader, kept: Mapping[str, positions.Position], unknown: Iterable[TopicPartition]
+    ) -> None:
+        """Raise `PositionLostError` where the sub-topology has kept positions under another ordinal, which the group
+        has forgotten: which of the topics was written last nobody tells."""
+        group, partition = self.topology.application_id, self.partition
+        topics = [positions.topic(group, ordinal) for ordinal in range(_MOST_FORMER)]
+        with closing(self._log.admin()) as admin:
+            there = self._retry(lambda: admin.topic_ids(topics))
+        for topic in [one for one in topics if one in there and one != self.topology.positions_topic]:
+            if self._retry(lambda topic=topic: reader.partitions(topic)) <= partition:  # type: ignore[misc]
+                continue
+            at = TopicPartition(topic, partition)
+            found = self._retry(lambda at=at: positions.read(reader, at))  # type: ignore[misc]
+            for tp in unknown:
+                offset, topic_id = found.get(tp.topic, (-1, None))
+                if topic_id not in (None, self.topic_ids.get(tp.topic, topic_id)):
+                    continue
+                if offset > (kept[tp.topic].offset if tp.topic in kept else -1):
+                    raise PositionLostError(
+                        f"the group {group} has no position in {tp}, and {at} has {offset}, of a time when its "
+                        f"sub-topology had another ordinal than {self.topology.ordinal}. Have the group say where to "
+                        f"go on: kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{partition} "
+                        f"--reset-offsets --to-offset {offset} --execute; or, to start over, delete {topic}"
+                    )
 
     def _made_anew(self, note: str) -> set[str]:
         return ordinals.made_anew(note, self.topic_ids, self._of_stores)

@@ -275,7 +275,7 @@ class Topology:
     @property
     def positions_topic(self) -> str | None:
         """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
-        return None if self.changelogs else f"{self.application_id}-{self.ordinal}-positions"
+        return None if self.changelogs else positions.topic(self.application_id, self.ordinal)
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
         """The changelogs of the stores that are logged, or the topic of positions; one partition per task.

@@ -15,13 +15,20 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, HangingTransactionError, LogError, RetriableError
+from store.errors import (
+    ConfigError,
+    HangingTransactionError,
+    LogError,
+    PositionLostError,
+    RetriableError,
+)
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde
 from store.streams import positions
+from store.streams.ordinals import take_over
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
@@ -190,6 +197,79 @@ def test_a_pipeline_without_stores_names_the_topic_that_it_lacks() -> None:
         LogError, match=r"app-0-positions.* does not exist.*Topology.internal_topics says how"
     ):
         made.task().open()
+
+
+class Swapping:
+    """Two sub-topologies without stores, each with an input and an output of its own."""
+
+    def __init__(self) -> None:
+        self.broker = SimBroker()
+        self.log = SimLog(self.broker)
+        for topic in ("p", "q", "p-out", "q-out"):
+            self.broker.create_topic(topic, 1)
+
+    def run(self, *order: str) -> None:
+        """Process all input, as the version in which they have this order."""
+        topologies = [
+            Topology("app", (name,), (f"{name}-out",), (), Passing(f"{name}-out"), ordinal)
+            for ordinal, name in enumerate(order)
+        ]
+        for topology in topologies:
+            self.log.admin().create_topics(topology.internal_topics(1))
+        take_over(self.log, topologies, StreamsConfig(), BrokerClock(self.broker))
+        for topology in topologies:
+            storage = HostStorage(Host(0), 0)
+            with Task(topology, 0, self.log, storage, StreamsConfig(), BrokerClock(self.broker)) as task:
+                (tp,) = task.inputs
+                apply(task, [one for one in self.broker.visible(tp, RC) if one.offset >= task.position(tp)])
+                task.commit()
+
+    def feed(self, key: bytes) -> None:
+        for topic in ("p", "q"):
+            self.broker.append(topic, key, b"", partition=0)
+
+    def outputs(self) -> list[list[bytes | None]]:
+        return [
+            [record.key for record in self.broker.visible(TopicPartition(topic, 0), RC)]
+            for topic in ("p-out", "q-out")
+        ]
+
+
+class Passing:
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+
+    def __call__(self, context: Context, record: Record) -> None:
+        context.forward(self.sink, record.key, record.value)
+
+
+@pytest.mark.parametrize("orders", [("pq", "qp"), ("pq", "qp", "pq")])
+def test_a_position_that_was_kept_under_another_ordinal_and_forgotten_by_the_group_is_asked_for(
+    orders: tuple[str, ...],
+) -> None:
+    pipeline = Swapping()
+    for number, order in enumerate(orders[:-1]):
+        pipeline.feed(b"%d" % number)
+        pipeline.run(*order)
+    before = pipeline.outputs()
+    pipeline.broker.forget_group("app")
+    last = len(orders) - 1
+    with pytest.raises(PositionLostError, match=rf"app-\d-positions-0 has {last}, .*--to-offset {last} "):
+        pipeline.run(*orders[-1])
+    assert pipeline.outputs() == before
+    pipeline.broker.commit_offsets("app", {TopicPartition(topic, 0): last for topic in ("p", "q")})
+    pipeline.feed(b"new")
+    pipeline.run(*orders[-1])
+    assert pipeline.outputs() == [[*keys, b"new"] for keys in before]
+
+
+def test_a_position_of_the_same_ordinal_is_gone_on_from_whatever_other_ordinals_have() -> None:
+    pipeline = Swapping()
+    for number in range(3):
+        pipeline.feed(b"%d" % number)
+        pipeline.run("p", "q")
+        pipeline.broker.forget_group("app")
+    assert pipeline.outputs() == [[b"0", b"1", b"2"]] * 2
 
 
 def test_something_else_in_the_topic_of_positions_is_an_error() -> None:
