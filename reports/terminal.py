@@ -116,12 +116,13 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
             f" left of {len(failure.original.steps):,} and {len(failure.original.input):,}",
         )
     )
+    if failure.note:
+        # Before what may blame something else.
+        console.print(_line("  ", failure.note))
     for finding in failure.findings[:3]:
         console.print(_line("  ", finding.sentence))
     if len(failure.findings) > 3:
         console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
-    if failure.note:
-        console.print(_line("  ", failure.note))
     console.print(_line("  ", facts(failure.minimal)))
     for name, value in failure.minimal.settings.items():
         console.print(_line("  setting ", f"{name}: {show(value)}"))
