@@ -9,8 +9,9 @@ transactions in the topic (only committed records are applied, up to the last st
 added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
 so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt, as
 `store.recovery.decision` says, and closed where that gets no answers, so that nobody looks things up in a part of the
-topic. That a topic was made anew shows by its id when the store is opened; while it is open, in partitions that are no
-longer there, and in those that end before what the store has of them.
+topic. That a topic was made anew shows by its id when the store is opened, which `store.streams.thread` has done again
+where the id is another one; while it is open, in partitions that are no longer there, and in those that end before what
+the store has of them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ any moment (see `store.recovery.standby` and `global_store`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -160,6 +160,16 @@ class Replicas:
         for partition in self._wanted:
             applied += self._follow(partition, seen)
         return applied > 0
+
+    def read_anew(self, topics: Collection[str]) -> None:
+        """Close the global stores of these topics, which are others than they were. `open_global_stores` finds that,
+        and rebuilds them."""
+        for supplier in self._topology.global_stores:
+            if (
+                supplier.topic in topics
+                and (store := self.global_stores.pop(supplier.name, None)) is not None
+            ):
+                store.close()
 
     def rebuild_damaged(self) -> bool:
         """Rebuild the global stores that have rows which cannot be read; whether there were any.

@@ -492,7 +492,7 @@ class StreamThread:
         client goes on at that place and says nothing. What is committed until then has the id of the one before, so
         every start to come is refused too. Raises `ChangelogLostError` for a changelog of which that is so: whoever is
         told soon still has the stores. Raises `LogError` where other inputs stand for the tasks of other members: tasks
-        would be run twice.
+        would be run twice. A global store whose topic was made anew reads what there is now.
         """
         now = self._clock.monotonic()
         if now - self._inputs_looked < INPUTS_S:
@@ -501,21 +501,25 @@ class StreamThread:
         group = self._application.application_id
         changelogs = {one for of in self._application.sub_topologies for one in of.changelogs.values()}
         sources = {source for one in self._application.sub_topologies for source in one.sources}
+        followed = {one.topic for of in self._application.sub_topologies for one in of.global_stores}
         try:
             counts = self._count_inputs()
             with closing(self._log.admin()) as admin:
-                ids = admin.topic_ids(sorted(sources | changelogs))
+                ids = admin.topic_ids(sorted(sources | changelogs | followed))
                 members = admin.group_members(group) if counts else []
         except (RetriableError, UnreachableError) as error:
             _log.info("%s: %s; whether inputs have changed is asked again", self.name, error)
             return
-        if made_anew := [topic for topic, one in ids.items() if self._ids.get(topic, one) != one]:
+        changed_ids = [topic for topic, one in ids.items() if self._ids.get(topic, one) != one]
+        if made_anew := [topic for topic in changed_ids if topic in sources | changelogs]:
             what = ChangelogLostError if changelogs.issuperset(made_anew) else InputChangedError
             raise what(
                 f"made anew under the same name since {self.name} was started: {', '.join(made_anew)}. Stop all "
                 "processes of the application; the next start says what can be done"
             )
-        self._ids = {**ids, **self._ids}
+        for worker in self._workers.values():
+            worker.replicas.read_anew(changed_ids)
+        self._ids = {**ids, **self._ids, **{topic: ids[topic] for topic in changed_ids}}
         if not counts:
             return
         changed = [

@@ -25,6 +25,7 @@ from store.streams.streams import Streams
 from store.streams.task import Task, apply
 from store.streams.thread import INPUTS_S, StreamThread
 from store.streams.topology import Context, Topology
+from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 from tests.clusters import CHANGELOG, Cluster, count
@@ -370,6 +371,40 @@ def test_a_thread_whose_input_is_made_anew_under_way_with_more_records_ends_with
     running.close()
     with pytest.raises(InputChangedError, match=r"task 0_0: made anew .*: left\."):
         rest(thread(1))
+
+
+def test_a_global_table_whose_topic_is_made_anew_under_way_with_more_records_has_these_alone() -> None:
+    def look_up(context: Context, record: Record) -> None:
+        context.forward("out", record.key, context.store("prices").get(record.key))
+
+    broker, clock = SimBroker(), VirtualClock()
+    for topic in ("in", "out", "table"):
+        broker.create_topic(topic, 1)
+    prices = global_store(persistent_key_value_store("prices"), "table")
+    application = Application.of(Topology("app", ("in",), ("out",), (), look_up, global_stores=(prices,)))
+    application.prepare(SimLog(broker))
+    config = StreamsConfig.of({"commit.interval.ms": 1_000})
+    running = StreamThread(application, config, SimLog(broker), HostStorage(Host(0), 0), clock, name="t0")
+    for key in (b"a", b"b"):
+        broker.append("table", key, b"old")
+    rest(running)
+    clock.sleep(2.0)
+    rest(running)
+    broker.delete_topic("table")
+    broker.create_topic("table", 1)
+    for key in (b"b", b"c", b"d"):
+        broker.append("table", key, b"new")
+    clock.sleep(INPUTS_S)
+    for _ in range(2):
+        rest(running)
+    for key in (b"a", b"b", b"d"):
+        broker.append("in", key, b"")
+    rest(running)
+    clock.sleep(2.0)
+    rest(running)
+    found = [(record.key, record.value) for record in broker.visible(TopicPartition("out", 0), RC)]
+    assert found == [(b"a", None), (b"b", b"new"), (b"d", b"new")]
+    running.close()
 
 
 @pytest.mark.parametrize("records", [1, 9], ids=["shorter", "longer"])
