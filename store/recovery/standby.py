@@ -99,8 +99,8 @@ class Standby:
             for copy in self._copies:
                 self._open_or_rebuild(copy)
             self._exit.callback(self._keep)
-        except BaseException:
-            self._exit.close()
+        except BaseException as error:
+            end_after(error, self._exit.close, "the standby")
             raise
 
     def close(self) -> None:

@@ -113,6 +113,7 @@ from store.errors import (
     RetriableError,
     StoreCorruptedError,
     TransactionTimedOutError,
+    end_after,
 )
 from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics, StateStoreMetrics
@@ -385,8 +386,8 @@ class Task:
             self._state, self._opening = _State.RUNNING, False
             self._answer_s = None
             reach(Point.RESTORED)
-        except BaseException:
-            self._exit.close()
+        except BaseException as error:
+            end_after(error, self._exit.close, "the task")
             raise
 
     def _find_inputs(self, reader: Reader) -> tuple[TopicPartition, ...]:

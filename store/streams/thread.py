@@ -59,6 +59,7 @@ from store.errors import (
     RetriableError,
     TaskLostError,
     UnreachableError,
+    end_after,
 )
 from store.log import GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
 from store.metrics import Metrics
@@ -249,9 +250,9 @@ class StreamThread:
                 )
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)
-        except BaseException:
+        except BaseException as error:
             self._host.threads.pop(name, None)
-            self._exit.close()
+            end_after(error, self._exit.close, "the thread")
             raise
 
     # -- what the group says ------------------------------------------------------------------------------

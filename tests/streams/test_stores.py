@@ -561,6 +561,27 @@ def test_a_store_without_logging_whose_disk_is_lost_says_what_it_lacks(
         assert "has no changelog to be restored from: it holds the input up to nothing" in caplog.text
 
 
+def test_what_a_start_has_failed_with_is_raised_though_what_it_had_opened_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    restore = Task._restore
+
+    def overtaken(task: Task, *given: Any) -> None:
+        restore(task, *given)
+        raise FencedError("a newer incarnation has it")
+
+    def full(_: object) -> None:
+        raise StoreIOError("no space left on device")
+
+    monkeypatch.setattr(Task, "_restore", overtaken)
+    monkeypatch.setattr("store.streams.task.TaskOffsets.close", full)
+    with pytest.raises(FencedError, match="a newer incarnation has it") as caught, cluster.task():
+        pass
+    assert any("no space left on device" in note for note in caught.value.__notes__)
+    assert cluster.host.locks == {}
+
+
 def changed_logging(transactional: bool, *logged: bool) -> tuple[Cluster, dict[bool, Topology]]:
     """A cluster in which one record came, and was counted, under each of these settings in turn."""
     builder = key_value_store_builder(
