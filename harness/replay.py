@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
 
+from harness import schedule as schedules
 from harness.faults import possible
 from harness.generate.vocabulary import accepts, parts_of
 from harness.history import (
@@ -30,7 +32,8 @@ from harness.history import Moment as State
 from harness.oracles import judge
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import plain
-from harness.schedule import Schedule, ScheduleError, decode
+from harness.places import located
+from harness.schedule import Schedule, ScheduleError
 from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import named
@@ -382,14 +385,19 @@ def _replayed(world: str, schedule: Schedule, history: History, verdict: Verdict
     return verdict, skipped
 
 
-def check(text: str, world: str = SIMULATION) -> None:
-    """For generated tests: run the schedule in `text` and raise AssertionError with the findings, if any.
+def check(schedule: str | Path, world: str = SIMULATION) -> None:
+    """For tests: run a schedule and raise AssertionError with the findings, if any.
 
-    Raises `ValueError` for a world that there is not.
+    It is given as its text, or as the path of its file, from where it names its scenario. Raises `ValueError` for a
+    world that there is not, and `ScheduleError` for what is no schedule.
     """
     if world not in WORLDS:
         raise ValueError(f"no world is named {world!r}; there are {', '.join(WORLDS)}")
-    verdict, _ = replay(decode(text.encode()), world)
+    if isinstance(schedule, Path):
+        found = located(schedules.load(schedule), schedule, None)
+    else:
+        found = schedules.decode(schedule.encode())
+    verdict, _ = replay(found, world)
     if verdict.outcome is not Outcome.HOLDS:
         raise AssertionError(
             "\n".join([verdict.reason, *(finding.sentence for finding in verdict.findings)]).strip()

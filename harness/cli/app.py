@@ -31,7 +31,6 @@ from harness.cli.listings import (
     schedule_tables,
 )
 from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
-from harness.cli.places import located
 from harness.cli.relocation import run as relocate_stores
 from harness.cli.run import Campaign, execute, say, write_small
 from harness.faults import FAULTS
@@ -39,6 +38,7 @@ from harness.generate import faults_of
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
 from harness.mutants.exam import examine as examine_mutants
+from harness.places import located
 from harness.provision.doctor import doctor as examine
 from harness.provision.images import provide
 from harness.replay import replay as replay_schedule

@@ -22,10 +22,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.cli.errors import USAGE, Told, exit_code, message
-from harness.cli.places import located
 from harness.cli.run import INVOCATION, REPORTS, Campaign, execute, say, world_option
 from harness.night import Answer, Commit, FailingSchedule, Night, NightInWorld, NightResult, Standing, changes
 from harness.nights import HistoryError, Nights, opened
+from harness.places import located
 from harness.replay import Replay, replaying, unmakeable
 from harness.result import Failure, Result
 from harness.schedule import load

@@ -41,7 +41,7 @@ from harness.campaign import (
 )
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
-from harness.cli.places import to_be_kept
+from harness.places import to_be_kept
 from harness.replay import scenario_of, tell
 from harness.result import Failure, Result, WorldResult
 from harness.spread import Spread

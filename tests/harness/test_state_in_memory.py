@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from harness.history import Moment, StateObserved
-from harness.replay import simulate
-from harness.schedule import Input, Runtime, Schedule, Step
+from harness.replay import check, simulate
+from harness.schedule import Input, Runtime, Schedule, Step, encode
 from harness.verdict import Outcome
 from scenarios import load
 from store.points import Point
@@ -202,3 +202,22 @@ def test_what_a_processor_of_the_dsl_keeps_in_a_module_is_gone_with_its_process(
         (killed, Outcome.HOLDS),
     ):
         assert simulate(scenario, schedule)[1].outcome is outcome
+
+
+def test_a_schedule_is_checked_from_its_file_with_the_scenario_that_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = PLACES["the scenario's file"]
+    (tmp_path / "counted.py").write_text(DISTINCT.format(**parts))
+    (tmp_path / "failures").mkdir()
+    file = tmp_path / "failures" / "one.json"
+    items = tuple(Input(0, "a", number) for number in (1, 2))
+    schedule = Schedule("../counted.py", items, settings={"commit.records": 1})
+    monkeypatch.chdir(tmp_path / "failures")
+    file.write_bytes(encode(schedule))
+    check(file)
+    monkeypatch.chdir("/")
+    check(file)
+    file.write_bytes(encode(replace(schedule, steps=(Step("abort_commit"),))))
+    with pytest.raises(AssertionError, match="as if the record 'a'=1 at input offset 0 had not counted"):
+        check(file)
