@@ -206,15 +206,10 @@ class StateDirectory:
         target = self._task(task_id) / "set-aside" / stamp / source.name
         try:
             source.lstat()
-            target.parent.parent.mkdir(exist_ok=True)
+            _make(target.parent.parent)
             target.parent.mkdir()
             source.rename(target)
-            for directory in (
-                target.parent,
-                target.parent.parent,
-                target.parent.parent.parent,
-                source.parent,
-            ):
+            for directory in (target.parent, target.parent.parent, source.parent):
                 sync_path(directory)
         except OSError as error:
             raise StoreIOError(f"{what} of task {task_id} cannot be set aside: {error}") from error

@@ -519,18 +519,18 @@ def _after(stores: Iterable[Found], moves: Iterable[Move]) -> list[Found]:
     there = {(one.partition, one.store, one.ordinal): one for one in stores}
     for move in moves:
         source = move.partition, move.store, move.before
-        target = None if move.after is None else (move.partition, move.store, move.after)
         found = there.get(source)
-        moved = there.get(target) if target is not None else None
-        if found is None or (moved is not None and moved.inode == move.inode):
+        if found is None:
             continue
-        if move.after is None or target is None:
+        if move.after is None:
             if found.inode == move.inode:
                 # What lies there in its place came later, and is looked at next.
                 del there[source]
             continue
-        del there[source]
-        there[target] = replace(found, ordinal=move.after)
+        target = move.partition, move.store, move.after
+        if target not in there or there[target].inode != move.inode:
+            del there[source]
+            there[target] = replace(found, ordinal=move.after)
     return sorted(there.values(), key=attrgetter("task_id", "store"))
 
 

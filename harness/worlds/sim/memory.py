@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import harness
 import scenarios
 import store
 
@@ -107,7 +108,7 @@ def _lies_in(module: ModuleType, directory: Path) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_relative_to(directory) or _INSTALLED & {*Path(file).parts}:
         return False
-    return not any(_belongs(module, package) for package in (store, scenarios, sys.modules["harness"]))
+    return not any(_belongs(module, package) for package in (store, scenarios, harness))
 
 
 def _module_of(process: object) -> ModuleType:
