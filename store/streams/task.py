@@ -857,8 +857,17 @@ class Task:
         has forgotten: which of the topics was written last nobody tells."""
         group, partition = self.topology.application_id, self.partition
         topics = [positions.topic(group, ordinal) for ordinal in range(_MOST_FORMER)]
-        with closing(self._log.admin()) as admin:
-            there = self._retry(lambda: admin.topic_ids(topics))
+        try:
+            with closing(self._log.admin()) as admin:
+                there = self._retry(lambda: admin.topic_ids(topics))
+        except LogError as error:
+            if type(error) is not LogError:
+                raise
+            # Who may see the topics by their names alone is refused what was never there.
+            _log.info(
+                "task %s: whether it has kept positions elsewhere is not known: %s", self.task_id, error
+            )
+            return
         for topic in [one for one in topics if one in there and one != self.topology.positions_topic]:
             if self._retry(lambda topic=topic: reader.partitions(topic)) <= partition:  # type: ignore[misc]
                 continue

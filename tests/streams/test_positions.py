@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
@@ -270,6 +270,21 @@ def test_a_position_of_the_same_ordinal_is_gone_on_from_whatever_other_ordinals_
         pipeline.run("p", "q")
         pipeline.broker.forget_group("app")
     assert pipeline.outputs() == [[b"0", b"1", b"2"]] * 2
+
+
+def test_a_task_that_may_not_ask_for_topics_of_other_ordinals_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Swapping()
+    topic_ids = SimAdmin.topic_ids
+
+    def refuse(admin: SimAdmin, topics: Sequence[str]) -> Mapping[str, str]:
+        if "app-7-positions" in topics:
+            raise LogError("topic authorization failed")
+        return topic_ids(admin, topics)
+
+    monkeypatch.setattr(SimAdmin, "topic_ids", refuse)
+    pipeline.feed(b"1")
+    pipeline.run("p", "q")
+    assert pipeline.outputs() == [[b"1"], [b"1"]]
 
 
 def test_something_else_in_the_topic_of_positions_is_an_error() -> None:
