@@ -860,10 +860,8 @@ class Task:
         try:
             with closing(self._log.admin()) as admin:
                 there = self._retry(lambda: admin.topic_ids(topics))
-        except LogError as error:
-            if type(error) is not LogError:
-                raise
-            # Who may see the topics by their names alone is refused what was never there.
+        except FatalLogError as error:
+            # Of the admin client alone: who may see topics by their names is refused those that were never there.
             _log.info(
                 "task %s: whether it has kept positions elsewhere is not known: %s", self.task_id, error
             )

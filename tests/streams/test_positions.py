@@ -17,6 +17,7 @@ from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
 from store.errors import (
     ConfigError,
+    FatalLogError,
     HangingTransactionError,
     LogError,
     PositionLostError,
@@ -278,7 +279,7 @@ def test_a_task_that_may_not_ask_for_topics_of_other_ordinals_starts(monkeypatch
 
     def refuse(admin: SimAdmin, topics: Sequence[str]) -> Mapping[str, str]:
         if "app-7-positions" in topics:
-            raise LogError("topic authorization failed")
+            raise FatalLogError("topic authorization failed")
         return topic_ids(admin, topics)
 
     monkeypatch.setattr(SimAdmin, "topic_ids", refuse)

@@ -359,6 +359,26 @@ def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
 
 
 @pytest.mark.requirement("13627.2")
+def test_where_its_disk_is_not_a_store_that_was_split_off_goes_on_once_the_new_inputs_position_is_set(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    def both(context: Context, record: Record) -> None:
+        for name in "ab":
+            context.store(name).put(record.key, b"7")
+
+    log = SimLog(cluster)
+    feed(cluster, "a", 2)
+    run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    split = application("ab")
+    feed(cluster, "b")
+    with pytest.raises(PositionLostError):
+        run(log, split[1], tmp_path / "fresh")
+    cluster.commit_offsets("app", {TopicPartition("app-b-in", 0): 0})
+    assert run(log, split[1], tmp_path / "fresh") == 1
+    assert outputs(log, "b") == [b"8"]
+
+
+@pytest.mark.requirement("13627.2")
 def test_a_store_that_was_split_off_is_refused_where_the_positions_of_its_former_input_are_lost(
     cluster: SimBroker, tmp_path: Path
 ) -> None:
