@@ -295,7 +295,8 @@ class Stage:
         raise NotImplementedError
 
     def truncate(self, topic: str) -> None:
-        """Delete the head of each partition of an input, up to the group's committed position, as retention does."""
+        """Delete the head of each partition of an input, up to the group's committed position, as retention does. Where
+        it has none yet, that is what lies before the first record that is not aborted."""
         raise NotImplementedError
 
     def forget_positions(self, task: str) -> None:

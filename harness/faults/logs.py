@@ -69,7 +69,7 @@ FAULTS = (
     ),
     Fault(
         "truncate",
-        "The broker deletes the head of an input, up to where the group has committed it.",
+        "The broker deletes the head of an input, up to where the group has committed it, or what was aborted there.",
         Where.NOW,
         needs=frozenset({Capability.LOGS}),
         on_topics=True,

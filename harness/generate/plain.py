@@ -52,6 +52,9 @@ DAMAGED = 5
 MOVED = 4
 """One schedule in so many of a pipeline with versions has a move of stores that dies in the midst of it."""
 
+MOVED_BACK = MOVED - 1
+"""The remainder of those by turns in which stores move twice or more, with nothing committed between."""
+
 PUNCTUATED = 7
 """One schedule in so many of a pipeline that does something by the wall clock has a punctuator that raises, and a
 handler that nobody asks about it."""
@@ -62,6 +65,10 @@ refused behind some of them."""
 
 FORGOTTEN = 12
 """One schedule in so many of a pipeline with a task of several inputs begins with a position that the group loses."""
+
+BEHIND_ABORTED = 11
+"""One schedule in so many has transactions that came to nothing before all other input, of which retention has taken
+them when the pipeline begins: its first offsets are beyond 0."""
 
 UNDISTURBED = 2
 """One schedule in so many by members of a group of a scenario that aborts has tasks that abort beside others of their
@@ -264,6 +271,14 @@ def _some_untimed(items: Sequence[Input], turn: int) -> tuple[Input, ...]:
             timed.add(place)
         found.append(item)
     return tuple(found)
+
+
+def _aborted_before(items: Sequence[Input], number: int) -> list[Input]:
+    """So many records for each partition of each topic, as the first that it has, in transactions that are aborted."""
+    first: dict[tuple[str, int], Input] = {}
+    for item in items:
+        first.setdefault((item.topic, item.partition), item)
+    return [replace(item, aborted=True) for item in first.values() for _ in range(number)]
 
 
 def _turn(runtimes: Collection[Runtime], index: int) -> tuple[Runtime, int]:
@@ -549,11 +564,16 @@ class _Generator:
             steps = [*damaged, *(steps if self._index // DAMAGED % 2 else ())]
         if self._index % MOVED == 1 and "reorder" in self._possible:
             steps = [*self._dies_in_a_move(items[0].partition), *steps]
+        if self._index % MOVED == MOVED_BACK and self._parts.versions:
+            steps = [*self._moves_back(items[0].partition), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
             steps = self._fails_at_a_punctuator(steps)
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
+        if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate" in self._possible:
+            items = (*_aborted_before(items, 1 + self._index // BEHIND_ABORTED % 2), *items)
+            steps = [*(Step("truncate", topic=topic) for topic in self._parts.inputs), *steps]
         return items, steps
 
     def _beside_copies(self, schedule: Schedule) -> Schedule:
@@ -593,6 +613,26 @@ class _Generator:
         turn = self._index // MOVED
         task = f"{self._parts.ordinals[turn % len(self._parts.ordinals)]}_{partition}"
         return [Step("reorder", task=task, wait=2 + turn % 4, amount=20 + turn * 11 % 50)]
+
+    def _moves_back(self, partition: int) -> list[Step]:
+        """Stores that move after some commits, and move again, back or on, before there is another one."""
+        self._choose({**_EXACTLY, "commit.records": 2 + self._index % 3})
+        turn = self._index // MOVED
+        task = f"{self._parts.ordinals[turn % len(self._parts.ordinals)]}_{partition}"
+        kinds = [name for name in ("reorder", "kill_and_reorder") if name in self._possible]
+        before = (
+            Point.RESTORED,
+            Point.RECORD_PROCESSED,
+            Point.PRODUCER_READY,
+            Point.COMMIT_STARTED,
+            Point.STORE_OPENED,
+            Point.FLUSHED,
+        )
+        again = [
+            Step(kinds[(turn + number) % len(kinds)], task=task, at=before[(turn + number) % len(before)])
+            for number in range(1 + turn % 2)
+        ]
+        return [Step(kinds[turn // 2 % len(kinds)], task=task, wait=3 + turn % 4), *again]
 
     def _fails_at_a_punctuator(self, steps: Sequence[Step]) -> list[Step]:
         """A punctuator that raises, where a handler would go on without a record. Nothing else does that there."""

@@ -214,4 +214,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-first-start-begins-at-0",
+        OWN,
+        "A task whose group has no position begins at offset 0, which retention may have taken.",
+        (
+            Edit(
+                "store.streams.task:Task._restore",
+                "position if position is not None else self._earliest(reader, tp)",
+                "position or 0",
+            ),
+        ),
+    ),
 )

@@ -8,11 +8,20 @@ from random import Random
 import pytest
 
 from harness.generate import generate
-from harness.generate.plain import DAMAGED, HELD_BACK_RECORDS, MOST_RECORDS, MOVED, PUNCTUATED, UNTIMED
+from harness.generate.plain import (
+    BEHIND_ABORTED,
+    DAMAGED,
+    HELD_BACK_RECORDS,
+    MOST_RECORDS,
+    MOVED,
+    MOVED_BACK,
+    PUNCTUATED,
+    UNTIMED,
+)
 from harness.generate.themes import Times, times
 from harness.history import Processed, Reached
 from harness.replay import simulate
-from harness.schedule import NO_TIME, Runtime
+from harness.schedule import NO_TIME, Runtime, Schedule
 from scenarios import Scenario, load_all
 from store.points import Point
 
@@ -24,6 +33,11 @@ PROFILES = load_all()["profiles"]
 TRANSFERS = load_all()["bank_transfers"]
 DEDUPE = load_all()["dedupe"]
 DISPATCH = load_all()["dispatch"]
+
+
+def _struck(schedule: Schedule) -> list[str]:
+    """The faults of a schedule, without what retention takes before it begins."""
+    return [step.fault for step in schedule.steps if step.query is None and step.fault != "truncate"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +161,7 @@ def test_one_schedule_in_four_has_records_without_a_time_each_behind_one_with_a_
                 assert (item.topic, item.partition) in timed
             elif not item.aborted:
                 timed.add((item.topic, item.partition))
-        refused += schedule.steps[0].fault == "abort_commit"
+        refused += _struck(schedule)[0] == "abort_commit"
     assert refused >= 8
     assert all(item.timestamp > 0 for index in (0, 1, 3) for item in generate(scenario, 4, index).input)
     assert not any(item.timestamp < 0 for index in range(12) for item in generate(CATALOG, 4, index).input)
@@ -172,8 +186,8 @@ def test_one_schedule_in_four_with_versions_dies_in_a_move_of_entries_and_stores
     scenario = load_all()["reordered_topology"]
     schedules = [generate(scenario, 4, index) for index in range(1, 100, MOVED)]
     assert {schedule.settings["default.dsl.store"] for schedule in schedules} == {"rocksDB"}
-    struck = [next(step for step in schedule.steps if step.query is None) for schedule in schedules]
-    assert {step.fault for step in struck} == {"reorder"}
+    assert {_struck(schedule)[0] for schedule in schedules} == {"reorder"}
+    struck = [next(step for step in schedule.steps if step.fault == "reorder") for schedule in schedules]
     assert len({step.amount for step in struck}) >= 20
 
 
@@ -181,10 +195,29 @@ def test_one_schedule_in_five_with_global_stores_has_rows_in_them_that_cannot_be
     None
 ):
     scenario = load_all()["enrichment"]
-    faults = [
-        [step.fault for step in generate(scenario, 4, index).steps if step.query is None]
-        for index in range(1, 100, DAMAGED)
-    ]
+    faults = [_struck(generate(scenario, 4, index)) for index in range(1, 100, DAMAGED)]
     assert {struck[0] for struck in faults} == {"damage_rows"}
     assert all(set(struck) == {"damage_rows"} for struck in faults[::2])
     assert any(len(set(struck)) > 2 for struck in faults[1::2])
+
+
+@pytest.mark.parametrize("scenario", [TRANSFERS, PROFILES, DEDUPE], ids=lambda scenario: scenario.name)
+def test_one_schedule_in_eleven_begins_behind_what_was_aborted_in_each_partition_and_taken_by_retention(
+    scenario: Scenario,
+) -> None:
+    for index in range(BEHIND_ABORTED // 2, 80, BEHIND_ABORTED):
+        schedule = generate(scenario, 4, index)
+        first: dict[tuple[str, int], bool] = {}
+        for item in schedule.input:
+            first.setdefault((item.topic, item.partition), item.aborted)
+        assert all(first.values())
+        cut = {step.topic for step in schedule.steps if step.fault == "truncate" and not step.wait}
+        assert cut >= {topic for topic, _ in first}
+
+
+def test_one_schedule_in_four_with_versions_moves_stores_twice_or_more_without_a_wait_between() -> None:
+    scenario = load_all()["reordered_topology"]
+    for index in range(MOVED_BACK, 60, MOVED):
+        first, *again = [step for step in generate(scenario, 4, index).steps if "reorder" in step.fault][:2]
+        assert first.wait >= 3
+        assert [step.wait for step in again] == [0]

@@ -440,6 +440,12 @@ class SimBroker:
         """What a reader at `isolation` gets from the first offset on."""
         return list(self._log(tp).read(0, None, isolation).records)
 
+    def first_visible(self, tp: TopicPartition) -> int:
+        """The offset of the first record that a reader at READ_COMMITTED gets, or else where such readers end."""
+        log = self._log(tp)
+        visible = log.read(0, None, IsolationLevel.READ_COMMITTED).records
+        return visible[0].offset if visible else log.last_stable()
+
     def log(self, tp: TopicPartition) -> Partition:
         """The log of a partition, for whoever looks at it often and deletes no topic."""
         return self._log(tp)

@@ -1054,7 +1054,9 @@ class SimRun(VersionedRun):
         for number in range(self.schedule.partitions):
             tp = TopicPartition(self.prefix + topic, number)
             self.cluster.keep(tp)
-            self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
+            # Before the first commit, what nobody is to read: the transactions in front that were aborted.
+            first = positions.get(tp, self.broker.first_visible(tp))
+            self.broker.delete_records(tp, max(self.broker.start_offset(tp), first))
 
     def forget_positions(self, task: str) -> None:
         topology = self.topologies[ordinal_of(task)]
