@@ -55,6 +55,9 @@ MOVED = 4
 MOVED_BACK = MOVED - 1
 """The remainder of those by turns in which stores move twice or more, with nothing committed between."""
 
+OUTLIVED = MOVED - 2
+"""That of those in which a process that stood still goes on while the other version of the pipeline begins."""
+
 PUNCTUATED = 7
 """One schedule in so many of a pipeline that does something by the wall clock has a punctuator that raises, and a
 handler that nobody asks about it."""
@@ -454,7 +457,8 @@ class _Generator:
             drawn = settings.consistent({**drawn, **held, **self._scenario.settings})
             self._least = MOST_RECORDS
         self._settings = drawn
-        self._partitions = max(self._partitions, self._scenario.least_partitions)
+        outlived = self._index % MOVED == OUTLIVED and self._parts.versions and self._asked is None
+        self._partitions = max(1 if outlived else self._partitions, self._scenario.least_partitions)
         items = self._input()
         steps: list[Step] = []
         if deadly:
@@ -566,6 +570,8 @@ class _Generator:
             steps = [*self._dies_in_a_move(items[0].partition), *steps]
         if self._index % MOVED == MOVED_BACK and self._parts.versions:
             steps = [*self._moves_back(items[0].partition), *steps]
+        if self._index % MOVED == OUTLIVED and "kill_and_reorder" in self._possible:
+            steps = [*self._outlives_its_version(), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
             steps = self._fails_at_a_punctuator(steps)
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
@@ -633,6 +639,24 @@ class _Generator:
             for number in range(1 + turn % 2)
         ]
         return [Step(kinds[turn // 2 % len(kinds)], task=task, wait=3 + turn % 4), *again]
+
+    def _outlives_its_version(self) -> list[Step]:
+        """A process stands still in the midst of a transaction, and nobody has fenced it when the other version begins:
+        it goes on before one call of that start, or after it, another one each time."""
+        self._choose({**_EXACTLY, "commit.records": 2 + self._index % 3})
+        # One for each task, so that none that begins has to move stores which the process holds.
+        self._hosts = 3
+        turn = self._index // MOVED
+        task = f"{self._parts.ordinals[turn % len(self._parts.ordinals)]}_0"
+        inside = (Point.COMMIT_STARTED, Point.RECORD_PROCESSED, Point.OFFSETS_SENT, Point.FLUSHED)
+        call, edge = _WHILE_STARTING[turn % len(_WHILE_STARTING)]
+        unfenced = Step("kill_and_reorder", task=task, call=Occasion.INIT_TRANSACTIONS, edge=Edge.BEFORE)
+        return [
+            Step("pause", task=task, at=inside[turn // 2 % len(inside)], wait=1 + turn % 3),
+            unfenced,
+            Step("stall", task=task, call=call, edge=edge),
+            Step("resume", task=task),
+        ]
 
     def _fails_at_a_punctuator(self, steps: Sequence[Step]) -> list[Step]:
         """A punctuator that raises, where a handler would go on without a record. Nothing else does that there."""

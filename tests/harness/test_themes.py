@@ -15,13 +15,14 @@ from harness.generate.plain import (
     MOST_RECORDS,
     MOVED,
     MOVED_BACK,
+    OUTLIVED,
     PUNCTUATED,
     UNTIMED,
 )
 from harness.generate.themes import Times, times
-from harness.history import Processed, Reached
+from harness.history import End, Ended, Processed, Reached
 from harness.replay import simulate
-from harness.schedule import NO_TIME, Runtime, Schedule
+from harness.schedule import NO_TIME, Edge, Runtime, Schedule
 from scenarios import Scenario, load_all
 from store.points import Point
 
@@ -221,3 +222,21 @@ def test_one_schedule_in_four_with_versions_moves_stores_twice_or_more_without_a
         first, *again = [step for step in generate(scenario, 4, index).steps if "reorder" in step.fault][:2]
         assert first.wait >= 3
         assert [step.wait for step in again] == [0]
+
+
+def test_one_schedule_in_four_with_versions_has_a_process_that_outlives_its_version_and_is_fenced_by_the_other() -> (
+    None
+):
+    scenario = load_all()["reordered_topology"]
+    places: set[tuple[object, Edge | None]] = set()
+    fenced = 0
+    for index in range(OUTLIVED, 90, MOVED):
+        schedule = generate(scenario, 4, index)
+        assert schedule.partitions == 1
+        steps = [step for step in schedule.steps if step.query is None and step.fault != "truncate"][:4]
+        assert [step.fault for step in steps] == ["pause", "kill_and_reorder", "stall", "resume"]
+        places.add((steps[2].call, steps[2].edge))
+        history, _ = simulate(scenario, schedule)
+        fenced += any(isinstance(event, Ended) and event.reason is End.FENCED for event in history.events)
+    assert len(places) >= 8
+    assert fenced >= 6
