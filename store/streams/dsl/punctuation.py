@@ -162,15 +162,20 @@ def _first_by_wall_clock(now: int, interval_ms: int, start_ms: int | None) -> in
 
 
 def _run(schedules: list[_Schedule], now: int, task: TaskContext) -> None:
-    """The earliest first; one that was scheduled meanwhile runs too if it is due."""
+    """The earliest first. One that is scheduled meanwhile runs too if it is due; what that one asks for waits for the
+    next time, or there would be no end where each asks for another."""
+    before, waiting = frozenset(schedules), set[_Schedule]()
     while True:
-        due = [one for one in schedules if one.next_ms <= now]
+        due = [one for one in schedules if one.next_ms <= now and one not in waiting]
         if not due:
             return
         one = min(due, key=lambda schedule: schedule.next_ms)
+        there = None if one in before else frozenset(schedules)
         at, task.record = task.record, Record("", -1, -1, None, None, now)
         one.callback(now)
         # Not when it has raised: whoever hears of it takes the record for the one at fault.
         task.record = at
+        if there is not None:
+            waiting.update(new for new in schedules if new not in there)
         if not one.cancelled:
             one.next_ms = _next_after(now, one.next_ms, one.interval_ms)

@@ -726,6 +726,33 @@ def test_after_a_crash_wall_clock_punctuators_begin_their_interval_anew() -> Non
         assert [value for _, value, _ in output(running)] == [110_000]
 
 
+def test_a_stream_time_punctuator_that_asks_for_the_next_one_each_time_comes_to_an_end() -> None:
+    """The first one that is asked for runs at once, as in Kafka Streams; there one that asks for another never ends."""
+    calls: list[int] = []
+
+    class Renewing:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            self.renew()
+
+        def renew(self) -> None:
+            self.cancel = self.context.schedule(10, PunctuationType.STREAM_TIME, self.punctuate)
+
+        def punctuate(self, time: int) -> None:
+            calls.append(time)
+            assert len(calls) < 100
+            self.cancel()
+            self.renew()
+
+        def process(self, record: object) -> None: ...
+
+    with driver(lambda made: made.stream("in").process(Renewing)) as running:
+        pipe(running, [("in", "k", 1, 5)])
+        assert calls == [5, 5]
+        pipe(running, [("in", "k", 1, 6)])
+        assert calls == [5, 5, 6, 6]
+
+
 def test_a_processor_may_schedule_while_it_processes() -> None:
     seen: list[int] = []
 
