@@ -309,10 +309,12 @@ class Instance:
         return True
 
     def close(self) -> None:
-        """Stop, and wait for the threads. Errors of threads are in `status`; `wait` and `run` raise them."""
+        """Stop, and wait for the threads, but for the one that calls. Errors of threads are in `status`; `wait` and
+        `run` raise them."""
         self.stop()
         for thread in (*self._threads, *([] if self._listening is None else [self._listening])):
-            thread.join()
+            if thread is not threading.current_thread():
+                thread.join()
         self._say_state()
 
     def _work(self, number: int) -> None:

@@ -169,6 +169,18 @@ def test_what_ended_a_process_is_the_error_of_the_thread_that_failed_first(tmp_p
     assert running.status.error is first
 
 
+def test_a_handler_may_close_what_it_was_called_for_and_the_error_is_the_one_that_it_was_called_with(
+    tmp_path: Path,
+) -> None:
+    def closing(_: Exception) -> StreamThreadExceptionResponse:
+        running.close()
+        return SHUTDOWN_CLIENT
+
+    running = streams(Cluster(pipeline(failing(0)), [b"a"]), tmp_path, closing)
+    with pytest.raises(ValueError, match="no good"):
+        running.run()
+
+
 def test_one_that_cannot_tell_the_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UnreachableError("nobody is there")
