@@ -396,6 +396,11 @@ class TaskContext:
         self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
         """The record being processed, or the last one: what caches held back is written at a commit, with its time."""
+        self.blamed: Record | None = None
+        """The record that a handler is asked about where an operator raises, if `leaves_operators_out`: not where the
+        context stands at another one, of which something was held back."""
+        self.transactions = 0
+        """How many have begun."""
         self.stream_time = -1
         self.commit_requested = False
         self.failure: Exception | None = None
@@ -813,6 +818,7 @@ class TaskContext:
 
     def reset(self) -> None:
         """A new transaction begins."""
+        self.transactions += 1
         self._refused = None
         self.commit_requested = False
         self.failure = None

@@ -1245,7 +1245,9 @@ class Task:
         # A punctuator's has no place; and what was committed is not read again.
         if record.offset < self._committed.get(tp, 0):
             return False
-        if held_back and self._producer is not None and not self._faults.one_by_one:
+        if held_back and self._producer is None:
+            return False
+        if held_back and not self._faults.one_by_one:
             self._faults.one_by_one = True
             raise RecordFailedError(
                 f"task {self.task_id}: what was held back raised {type(error).__name__}, and nothing is held back "
@@ -1659,22 +1661,26 @@ class Task:
 
     def _check_last_commit(self) -> None:
         reader = self._require_reader()
-        for tp, last in self._acknowledged.items():
+        for tp, last in list(self._acknowledged.items()):
             try:
                 end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
             except LogError as error:
-                if type(error) is LogError and tp in self._changelogs:
+                if type(error) is not LogError:
+                    raise
+                if tp in self._changelogs:
                     raise self._changelog_deleted(tp) from error
-                raise
-            if end <= last:
-                raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+                # An output that somebody has deleted since: nothing is to be seen there any more.
+                _log.info("task %s: %s, to which it has written, is gone: %s", self.task_id, tp, error)
+            else:
+                if end <= last:
+                    raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+            del self._acknowledged[tp]
         if self._positions_acknowledged:
             group = self.topology.application_id
             for tp, position in self._committed.items():
                 now = reader.committed(group, tp, stable=False)
                 if now is None or now < position:
                     raise RetriableError(f"the commit of {tp} at {position} is not visible yet")
-        self._acknowledged.clear()
         self._positions_acknowledged = False
 
     def last_commit_is_visible(self) -> bool:

@@ -9,9 +9,9 @@ would be let go already is joined at once.
 While a record is joined the task stands at it, as it did when it came: what is written then is of its time, and what
 is raised is blamed on it. What came since the last commit is kept in memory for that as it was read, so that the dead
 letter of a record that is passed over is the whole of it. Under exactly once such a record is not there when the input
-is read again. Under at least once it leaves the store with the next record or commit: not when it raises, for that is
-before anybody has decided to go on without it. Those that are due after it go with the next record that waits. A record
-that was committed before is passed over as results are that operators hold back (`store.streams.handlers`).
+is read again. Under at least once it leaves the store as soon as a handler goes on without it, and the record that has
+let it go, and those that are due after it, go on. A record that was committed before is passed over as results are that
+operators hold back (`store.streams.handlers`).
 
 Must survive: a task that is closed after any record; several records of one key and time; a joiner that raises.
 """
@@ -67,14 +67,17 @@ class _Waiting:
         self._first: float = -inf
         """No waiting record is earlier."""
         self._came: dict[tuple[str, int, int], Record] = {}
-        """Input records since the last commit."""
+        """Input records of one transaction, the last one that any came in."""
+        self._came_in = 0
+        """Its number, see `TaskContext.transactions`."""
         self._last: dict[bytes, int] = {}
         """Time and key, of which several records wait → the last of their sequence numbers, where it is known."""
-        self._raised: bytes | None = None
-        """The row of a record that raised when it was joined."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
-        record = self._task.record
+        record, transaction = self._task.record, self._task.transactions
+        if transaction != self._came_in:
+            self._came.clear()
+            self._came_in = transaction
         at = record.topic, record.partition, record.offset
         self._came[at] = record
         row = self._free_row(_TIME.pack(time) + self._key_serde.serialize(key))
@@ -115,11 +118,7 @@ class _Waiting:
             (time,) = _TIME.unpack_from(row)
             key = self._key_serde.deserialize(row[_TIME.size : -_SEQUENCE.size])
             entry = _entry(row, held)
-            try:
-                self._let_go(key, time, entry)
-            except BaseException:
-                self._raised = row
-                raise
+            self._let_go(key, time, entry)
             self._leaves(row)
         self._first = first
 
@@ -129,13 +128,6 @@ class _Waiting:
         if self._last.get(time_and_key) == _SEQUENCE.unpack_from(row, len(time_and_key))[0]:
             del self._last[time_and_key]
 
-    def go_on(self) -> None:
-        """Under at least once a handler goes on without a record that has raised: it waits no more."""
-        if self._raised is None:
-            return
-        row, self._raised = self._raised, None
-        self._leaves(row)
-
     def _let_go(self, key: Any, time: int, entry: _Entry) -> None:
         topic, partition, offset, headers, value = entry
         task = self._task
@@ -143,7 +135,7 @@ class _Waiting:
         came = self._came.get((topic, partition, offset))
         if came is not None:
             task.record = came
-            self._join(key, self._value_serde.deserialize(value), time, headers)
+            self._join_as_it_came(came, key, self._value_serde.deserialize(value), time, headers)
         else:
             at = Record(topic, partition, offset, self._key_serde.serialize(key), value, time, headers)
             task.record = at
@@ -152,8 +144,21 @@ class _Waiting:
             )
         task.record = now
 
-    def flush(self) -> None:
-        self._came.clear()
+    def _join_as_it_came(self, came: Record, *joined: Any) -> None:
+        task = self._task
+        blamed = task.blamed
+        if blamed is None:
+            self._join(*joined)
+            return
+        # Nothing is taken back here: operators that raise do without this record, and the one that let it go goes on.
+        task.blamed = came
+        try:
+            self._join(*joined)
+        except Exception as error:
+            if task.record is not came or not task.goes_on_without(error):
+                raise
+        finally:
+            task.blamed = blamed
 
 
 def _time_and_key(pair: tuple[bytes, bytes]) -> bytes:
@@ -182,8 +187,6 @@ class DelayedLookUp:
         join = self.look_up.bind(place)
         observe, times, name = observing(place, self.store), place.task.observed, self.store
         waiting = _Waiting(place.task.own_stores[self.store], place, self.key_serde, self.value_serde, join)
-        place.at_flush(waiting.flush)
-        place.task.broken_off.append(waiting.go_on)
         grace = self.grace_ms
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

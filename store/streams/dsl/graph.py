@@ -520,8 +520,6 @@ class BoundGraph:
         """Processors that have not begun, with their contexts."""
         self.only_reads = True
         """Whether processors begin or end: they read their stores then, and write nothing."""
-        self._processed: Record | None = None
-        """The input record that is being processed."""
         self._operators: dict[CodeType, list[tuple[str, FunctionType]]] = {}
         """What the operators were bound to, by its code. Of several with one code what they hold tells them apart."""
         bound: dict[str, Forward] = {}
@@ -570,18 +568,20 @@ class BoundGraph:
             try:
                 process(*record)
             except Exception as error:
-                if task.record is not self._processed or not task.goes_on_without(error):
+                if task.record is not task.blamed or not task.goes_on_without(error):
                     raise
 
         return guarded
 
     def _noting(self, process: Callable[[Record], None]) -> Callable[[Record], None]:
+        task = self.task
+
         def noting(record: Record) -> None:
-            self._processed = record
+            task.blamed = record
             try:
                 process(record)
             finally:
-                self._processed = None
+                task.blamed = None
 
         return noting
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store.config import StoreType, StreamsConfig
 from store.errors import LogError, SerdeError, TaskLostError
@@ -160,6 +161,48 @@ def test_what_raises_when_a_cache_is_flushed_is_raised_under_at_least_once() -> 
     cluster = cluster_of(counting, (b"bad", GOOD))
     with pytest.raises(ValueError, match="count 1 of a bad key"):
         run(cluster, processing_guarantee="at_least_once")
+
+
+def test_what_raises_when_a_cache_makes_room_takes_no_other_record_along_under_at_least_once() -> None:
+    """It may be of several records, and nothing is taken back: the worker ends, and all are read again."""
+
+    def build(builder: StreamsBuilder) -> None:
+        counting(builder)
+        builder.stream("in").to("copied")
+
+    cluster = cluster_of(build, (b"bad", GOOD), (b"good", GOOD), (b"other", GOOD))
+    cluster.broker.create_topic("copied", 1)
+    with pytest.raises(ValueError, match="count 1 of a bad key"):
+        run(cluster, processing_guarantee="at_least_once", statestore_cache_max_bytes=1)
+    assert seen(cluster, DEAD) == []
+    processed = SimLog(cluster.broker).reader().committed("app", TopicPartition("in", 0)) or 0
+    assert len(seen(cluster, "copied")) >= processed
+
+
+def test_an_output_topic_that_is_deleted_keeps_no_later_record_from_being_passed_over() -> None:
+    """An abort asks whether the last commits are to be seen, also where their outputs are gone."""
+
+    def check(_: str, value: str) -> None:
+        if value == "bad":
+            raise ValueError(value)
+
+    def build(builder: StreamsBuilder) -> None:
+        builder.stream("in").peek(check).to(lambda _key, value, _context: f"day-{value}")
+
+    cluster = cluster_of(build, (b"k", b'"1"'), (b"k", b'"2"'))
+    for day in ("day-1", "day-2"):
+        cluster.broker.create_topic(day, 1)
+    worker = cluster.worker(StreamsConfig(**CONTINUE))
+    while worker.poll():
+        pass
+    cluster.broker.delete_topic("day-1")
+    for value in (b'"bad"', b'"2"'):
+        cluster.broker.append("in", b"k", value, partition=0, timestamp=10)
+    while worker.poll():
+        pass
+    worker.close()
+    assert len(seen(cluster, "day-2")) == 2
+    assert offsets(cluster) == [2]
 
 
 def test_under_at_least_once_other_branches_go_on_where_one_raises_as_in_kafka_streams() -> None:

@@ -355,6 +355,51 @@ def test_at_least_once_one_that_is_passed_over_waits_no_more_and_keeps_nobody_ba
         assert (dead.key, dead.value, dead.timestamp) == ("k", 0, 5)
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_the_record_that_lets_one_go_which_is_passed_over_goes_on_everywhere(guarantee: str) -> None:
+    def build(made: StreamsBuilder) -> None:
+        picky(made)
+        made.stream("stream").to("copied")
+
+    config = UNCACHED | {
+        "processing.guarantee": guarantee,
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": "dead",
+    }
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("stream", "k", 0, 5), ("stream", "l", 2, 30), ("stream", "m", 3, 60)])
+        running.commit()
+        copied = [
+            (record.key, record.value) for record in running.read_output("copied", StrSerde(), JsonSerde())
+        ]
+        # Under at least once the one that raised has been copied before.
+        assert copied == [*([("k", 0)] if guarantee == "at_least_once" else []), ("l", 2), ("m", 3)]
+        assert output(running) == [("l", 0, 30)]
+        (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
+        assert (dead.key, dead.value) == ("k", 0)
+
+
+def test_exactly_once_the_dead_letter_of_one_that_waited_is_the_record_as_it_was_read() -> None:
+    """And nothing else is left of it, though what an operator made of it is what waited."""
+
+    def build(made: StreamsBuilder) -> None:
+        table, stream = made.table("table", materialized=versioned()), made.stream("stream")
+        stream.to("copied")
+        halved = stream.map_values(lambda value: value // 2)
+        halved.left_join_table(table, lambda value, _: 1 // value, grace=10).to("out")
+
+    config = UNCACHED | {
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": "dead",
+    }
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("stream", "k", 1, 5), ("stream", "l", 2, 30), ("stream", "m", 4, 60)])
+        running.commit()
+        assert [record.value for record in running.read_output("copied", StrSerde(), JsonSerde())] == [2, 4]
+        (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
+        assert (dead.key, dead.value, dead.timestamp) == ("k", 1, 5)
+
+
 def test_the_store_is_called_after_the_join_and_made_as_others() -> None:
     made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
     looked_up(grace=10)(made)
