@@ -79,10 +79,16 @@ MUTANTS = (
         (Edit(f"{_WAITING}._leaves", "        self._store.put(row, None)\n", ""),),
     ),
     Mutant(
-        "records-that-were-refused-wait-on",
+        "records-that-were-refused-end-the-worker",
         OWN,
-        "Under at least once a delayed join lets a record go again that has raised.",
-        (Edit(f"{_WAITING}.go_on", "        self._leaves(row)\n", ""),),
+        "Under at least once a record that a delayed join cannot join is raised, whatever a handler says.",
+        (
+            Edit(
+                f"{_WAITING}._join_as_it_came",
+                "            if task.record is not came or not task.goes_on_without(error):\n                raise\n",
+                "            raise\n",
+            ),
+        ),
     ),
     Mutant(
         "records-that-wait-lose-their-headers",
