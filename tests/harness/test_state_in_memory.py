@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -91,6 +92,47 @@ class CountedByTheClass:
         _write(context, record, [self.count])
 
 
+def in_a_default(
+    context: Context,
+    record: Record,
+    totals: dict[bytes, dict[int, int]] = {},  # noqa: B006 - the mistake that is to be found
+) -> None:
+    amounts = totals.setdefault(record.key or b"", {})
+    amounts[record.offset] = int(record.value or 0)
+    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
+@lru_cache
+def totals_of(_: bytes) -> dict[int, int]:
+    return {}
+
+
+def in_a_function_that_remembers(context: Context, record: Record) -> None:
+    amounts = totals_of(record.key or b"")
+    amounts[record.offset] = int(record.value or 0)
+    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
+def _closing() -> tuple[Process, Process]:
+    totals: dict[bytes, dict[int, int]] = {}
+    count = 0
+
+    def in_what_is_closed_over(context: Context, record: Record) -> None:
+        amounts = totals.setdefault(record.key or b"", {})
+        amounts[record.offset] = int(record.value or 0)
+        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+    def counted(context: Context, record: Record) -> None:
+        """Right without faults, as `in_a_number` is."""
+        nonlocal count
+        count += 1
+        _write(context, record, [count])
+
+    return in_what_is_closed_over, counted
+
+
+in_what_is_closed_over, counted_by_what_is_closed_over = _closing()
+
 KEEPERS: dict[str, Callable[[], Process]] = {
     "dict": lambda: in_a_dict,
     "list": lambda: in_a_list,
@@ -100,6 +142,10 @@ KEEPERS: dict[str, Callable[[], Process]] = {
     "object of the module": lambda: KEPT,
     "class": InTheClass,
     "number of a class": CountedByTheClass,
+    "default argument": lambda: in_a_default,
+    "function that remembers": lambda: in_a_function_that_remembers,
+    "closure": lambda: in_what_is_closed_over,
+    "number of a closure": lambda: counted_by_what_is_closed_over,
 }
 
 

@@ -2,10 +2,11 @@
 
 What a process under test keeps outside of its stores is gone when it dies, and no other process sees it. In the
 simulation all of them are greenlets, so the variables of the modules that a pipeline is made of are exchanged whenever
-another process runs: names, the contents of containers, the attributes of the module's own classes, and those of
-objects of these classes. The modules are that of the scenario, those of its processing functions, and what these use of
-the files beside the scenario's. What such a module holds in other ways (default arguments, objects within containers)
-is shared.
+another process runs: names, the contents of containers, the attributes of the module's own classes, those of objects of
+these classes, and what the module's functions close over or have as default arguments. Functions that
+`functools.lru_cache` has made are made anew for each process. The modules are that of the scenario, those of its
+processing functions, and what these use of the files beside the scenario's. What such a module holds in other ways
+(objects within containers) is shared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import harness
@@ -34,6 +35,10 @@ class _Variables(NamedTuple):
     """The module's own classes, and the attributes of each."""
     contents: list[tuple[Any, Any]]
     """Each container, and a copy of it."""
+    cells: list[tuple[CellType, object]]
+    """What functions close over."""
+    caches: list[tuple[ModuleType | type, str, Any]]
+    """Functions that `functools.lru_cache` has made, with where they are and their names there."""
 
 
 _LAST: dict[ModuleType, _Variables] = {}
@@ -60,7 +65,13 @@ class Memory:
         if self._current is not None:
             taken = self._away[self._current] = self._take()
         self._current = incarnation
-        self._put(self._away.pop(incarnation, self._first), taken)
+        known = self._away.pop(incarnation, None)
+        self._put(known or self._first, taken)
+        if known is None:
+            for variables in self._first:
+                for owner, name, cached in variables.caches:
+                    anew = functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__)
+                    setattr(owner, name, anew)
 
     def leave(self) -> None:
         """No process runs any more: the variables are what they were at the beginning."""
@@ -128,13 +139,31 @@ def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
     )
     # Members of an enumeration are no variables.
     classes = [(one, dict(vars(one))) for one in own if not issubclass(one, Enum)]
-    containers = {
-        id(value): value
-        for space in (names, *(attributes for _, attributes in classes))
-        for name, variable in space.items()
-        if not name.startswith("__") and (value := _container(module, variable)) is not None
-    }
-    return _Variables(names, classes, [(value, _copy(value)) for value in containers.values()])
+    spaces: list[tuple[ModuleType | type, dict[str, Any]]] = [(module, names), *classes]
+    variables = [
+        variable for _, space in spaces for name, variable in space.items() if not name.startswith("__")
+    ]
+    functions = _functions(module, variables)
+    cells = [(cell, _content(cell)) for one in functions for cell in one.__closure__ or ()]
+    held = [
+        *variables,
+        *(content for _, content in cells),
+        *(value for one in functions for value in one.__defaults__ or ()),
+        *(value for one in functions for value in (one.__kwdefaults__ or {}).values()),
+    ]
+    containers = {id(value): value for one in held if (value := _container(module, one)) is not None}
+    return _Variables(
+        names,
+        classes,
+        [(value, _copy(value)) for value in containers.values()],
+        cells,
+        [
+            (owner, name, value)
+            for owner, space in spaces
+            for name, value in space.items()
+            if hasattr(value, "cache_parameters")
+        ],
+    )
 
 
 def _put(module: ModuleType, variables: _Variables, instead: _Variables | None) -> None:
@@ -158,11 +187,16 @@ def _put(module: ModuleType, variables: _Variables, instead: _Variables | None) 
             container.update(_copy(content))
         else:
             container.extend(_copy(content))
+    for cell, held in variables.cells:
+        if held is not _NOTHING:
+            cell.cell_contents = held
 
 
 def _stayed(module: ModuleType, known: _Variables) -> bool:
-    return _same(vars(module), known.names) and all(
-        _same(vars(one), attributes) for one, attributes in known.classes
+    return (
+        _same(vars(module), known.names)
+        and all(_same(vars(one), attributes) for one, attributes in known.classes)
+        and all(_content(cell) is held for cell, held in known.cells)
     )
 
 
@@ -171,6 +205,30 @@ def _same(names: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     return names.keys() == others.keys() and all(
         map(operator.is_, names.values(), map(others.__getitem__, names))
     )
+
+
+_NOTHING = object()
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _NOTHING
+
+
+def _functions(module: ModuleType, variables: Iterable[Any]) -> list[FunctionType]:
+    """The module's own among these, with those that they close over."""
+    plain = [getattr(one, "__wrapped__", getattr(one, "__func__", one)) for one in variables]
+    found = dict.fromkeys(
+        one for one in plain if isinstance(one, FunctionType) and one.__module__ == module.__name__
+    )
+    functions = list(found)
+    for one in functions:
+        # The list grows while it is gone through.
+        within = [held for cell in one.__closure__ or () if isinstance(held := _content(cell), FunctionType)]
+        functions += [held for held in dict.fromkeys(within) if held not in functions]
+    return functions
 
 
 def _container(module: ModuleType, value: object) -> object | None:
