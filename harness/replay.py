@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from harness import schedule as schedules
 from harness.faults import possible
@@ -273,7 +274,7 @@ def _endless(place: str) -> Verdict:
 
 
 Replayed = tuple[Verdict, tuple[str, ...]]
-"""The verdict and, of each step that did not apply, why."""
+"""The verdict, and which settings are other than the scenario pins, and of each step that did not apply, why."""
 
 
 def replay(
@@ -285,7 +286,7 @@ def replay(
 ) -> Replayed:
     """Run in `world` and judge.
 
-    A run that shows nothing is inconclusive: without input, with no step that applied, or with a fault that
+    Where the schedule does not say otherwise, settings are as the scenario pins them. A run that shows nothing is inconclusive: without input, with no step that applied, or with a fault that
     this world cannot make.
     """
     # A world is dear: what is wrong with the schedule is said before it is opened.
@@ -310,17 +311,17 @@ def replaying(world: str, options: Options | None = None) -> Iterator[Replay]:
         def simulated(
             schedule: Schedule, mutant: str | None = None, source: str = "the schedule"
         ) -> Replayed:
-            scenario = _check(schedule, source)
-            return _replayed(world, schedule, *_simulate_often(scenario, schedule, mutant))
+            scenario, pinned = _check(schedule, source)
+            return _replayed(world, scenario, pinned, *_simulate_often(scenario, pinned, mutant))
 
         yield simulated
         return
     with WORLDS[world].open(options or Options()) as running:
 
         def real(schedule: Schedule, mutant: str | None = None, source: str = "the schedule") -> Replayed:
-            scenario = _check(schedule, source)
-            history = running.run(scenario, schedule, mutant)
-            return _replayed(world, schedule, history, judge(scenario, schedule, history))
+            scenario, pinned = _check(schedule, source)
+            history = running.run(scenario, pinned, mutant)
+            return _replayed(world, scenario, pinned, history, judge(scenario, pinned, history))
 
         yield real
 
@@ -338,7 +339,7 @@ def _simulate_often(scenario: Scenario, schedule: Schedule, mutant: str | None) 
     differs = False
     for again, other in simulate_all(WATCHDOG_SECONDS, scenario, [schedule] * (_REPEATS - 1), mutant):
         if other.outcome is Outcome.VIOLATED:
-            return again, msgspec.structs.replace(
+            return again, replace(
                 other, reason=f"it failed when it was run again, {NOT_ALIKE}"
             )
         differs = differs or again.events != history.events or other != verdict
@@ -353,11 +354,17 @@ NOT_ALIKE = (
 )
 
 
-def _check(schedule: Schedule, source: str) -> Scenario:
+def _check(schedule: Schedule, source: str) -> tuple[Scenario, Schedule]:
+    """The scenario, and the schedule with what that pins."""
     scenario = scenario_of(schedule, source)
     with bounded(scenario, "its pipeline or what it takes"):
         check_input(scenario, schedule, source)
-    return scenario
+    return scenario, as_pinned(scenario, schedule)
+
+
+def as_pinned(scenario: Scenario, schedule: Schedule) -> Schedule:
+    """The schedule with the settings that its scenario pins, but for those that it has itself."""
+    return replace(schedule, settings={**scenario.settings, **schedule.settings})
 
 
 def unmakeable(schedule: Schedule, world: str) -> list[str]:
@@ -366,9 +373,16 @@ def unmakeable(schedule: Schedule, world: str) -> list[str]:
     return [step.fault for step in schedule.steps if step.fault and step.fault not in can]
 
 
-def _replayed(world: str, schedule: Schedule, history: History, verdict: Verdict) -> Replayed:
+def _replayed(
+    world: str, scenario: Scenario, schedule: Schedule, history: History, verdict: Verdict
+) -> Replayed:
     skips = {event.step: event.reason for event in history.events if isinstance(event, Skipped)}
-    skipped = tuple(f"step {step} ({schedule.steps[step]}) was skipped: {why}" for step, why in skips.items())
+    skipped = [f"step {step} ({schedule.steps[step]}) was skipped: {why}" for step, why in skips.items()]
+    others = [
+        f"{name} is {schedule.settings[name]!r} in the schedule, and scenario {scenario.name} pins it to {pinned!r}"
+        for name, pinned in scenario.settings.items()
+        if schedule.settings[name] != pinned
+    ]
     reason = ""
     unreal = unmakeable(schedule, world)
     if not schedule.input:
@@ -382,7 +396,7 @@ def _replayed(world: str, schedule: Schedule, history: History, verdict: Verdict
         reason = "none of its steps applied, so this shows nothing"
     if verdict.outcome is Outcome.HOLDS and reason:
         verdict = Verdict(Outcome.INCONCLUSIVE, (), reason)
-    return verdict, skipped
+    return verdict, (*others, *skipped)
 
 
 def check(schedule: str | Path, world: str = SIMULATION) -> None:

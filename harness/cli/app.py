@@ -41,6 +41,7 @@ from harness.mutants.exam import examine as examine_mutants
 from harness.places import located
 from harness.provision.doctor import doctor as examine
 from harness.provision.images import provide
+from harness.replay import as_pinned, scenario_of
 from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
@@ -498,7 +499,8 @@ def replay(
     failed = verdicts.get(SIMULATION)
     if small is not None and failed is not None and failed.outcome is Outcome.VIOLATED:
         with _answer_alone():
-            said = write_small(Found(SIMULATION, schedule, failed), planted, small)
+            pinned = as_pinned(scenario_of(schedule), schedule)
+            said = write_small(Found(SIMULATION, pinned, failed), planted, small)
     if json:
         answer = {
             "result": word[outcome],

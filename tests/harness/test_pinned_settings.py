@@ -1,0 +1,26 @@
+"""A replay has the settings that its scenario pins, where its schedule does not say otherwise."""
+
+from __future__ import annotations
+
+from harness.replay import replay
+from harness.schedule import Input, Schedule
+from harness.verdict import Outcome
+from scenarios import load
+
+PINNED = "processing.exception.handler"
+REFUSED = Schedule("limits", tuple(Input(0, "a", 1, timestamp=10) for _ in range(3)))
+"""A third payment of one key is refused."""
+
+
+def test_a_schedule_that_says_nothing_of_a_setting_has_it_as_its_scenario_pins_it() -> None:
+    assert load("limits").settings[PINNED]
+    verdict, told = replay(REFUSED, "sim")
+    assert (verdict.outcome, told) == (Outcome.HOLDS, ())
+
+
+def test_a_schedule_that_says_otherwise_is_run_so_and_that_is_told() -> None:
+    settings = {**load("limits").settings, PINNED: "fail"}
+    verdict, told = replay(Schedule("limits", REFUSED.input, settings=settings), "sim")
+    assert verdict.outcome is Outcome.VIOLATED
+    (other,) = told
+    assert other.startswith(f"{PINNED} is 'fail' in the schedule, and scenario limits pins it to")
