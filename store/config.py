@@ -240,6 +240,8 @@ class StreamsConfig:
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
         """The configuration with these dotted names. An unknown key is an error that lists the known ones."""
+        if not isinstance(values, Mapping):
+            raise ConfigError("config", ..., "a mapping of dotted names to their values")
         for key, value in values.items():
             if key not in _KEYS:
                 # Not the value: what is for the client may be a secret.
@@ -336,10 +338,13 @@ def _extractor(key: str, value: object) -> object:
     )
 
 
-def _topic(key: str, value: object) -> str:
-    if isinstance(value, str) and is_kafka_name(value):
+def kafka_name(key: str, value: object) -> str:
+    """`value`, if a topic may have it for a name. Raises `ConfigError` for another one."""
+    if is_kafka_name(value):
         return value
-    raise ConfigError(key, value, "the name of a topic")
+    raise ConfigError(
+        key, value, "1 to 249 letters, digits, dots, underscores and hyphens, and no dots alone"
+    )
 
 
 def _suppliers(key: str, value: object) -> object:
@@ -374,7 +379,7 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "deserialization.exception.handler": _handler,
     "processing.exception.handler": _handler,
     "production.exception.handler": _handler,
-    "errors.dead.letter.queue.topic.name": _topic,
+    "errors.dead.letter.queue.topic.name": kafka_name,
     "default.timestamp.extractor": _extractor,
     "num.standby.replicas": _whole(0),
     "automatic.state.relocation": _flag,

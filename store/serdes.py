@@ -28,6 +28,13 @@ class Serde(Protocol[T]):
     def deserialize(self, data: bytes) -> T: ...
 
 
+def is_serde(given: object) -> bool:
+    """Whether it is an object with the two functions, and not the class of one."""
+    return not isinstance(given, type) and all(
+        callable(getattr(given, name, None)) for name in ("serialize", "deserialize")
+    )
+
+
 @dataclass(frozen=True)
 class BytesSerde:
     """Bytes as they are."""

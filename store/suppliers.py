@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from store.clock import Clock
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
-from store.serdes import Serde
+from store.serdes import Serde, is_serde
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
 from store.state.metered import (
@@ -606,7 +606,7 @@ def _builder(
     ):
         raise _refused("supplier", supplier, f"a {wanted.__name__}, or one of your own")
     for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
-        if isinstance(serde, type) or not hasattr(serde, "serialize"):
+        if not is_serde(serde):
             raise _refused(what, serde, "an object with serialize and deserialize, such as StrSerde()")
     return StoreBuilder(
         supplier.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 
 class IsolationLevel(StrEnum):
@@ -66,7 +66,7 @@ def checked_headers(headers: Headers) -> Headers:
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-def is_kafka_name(name: str) -> bool:
+def is_kafka_name(name: object) -> TypeGuard[str]:
     """Whether a topic may have this name: 1 to 249 ASCII letters, digits, dots, underscores and hyphens, and neither
     `.` nor `..`. So may an operator, and a directory."""
-    return _NAME.fullmatch(name) is not None and name not in (".", "..")
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,12 @@ from store.types import IsolationLevel
 ISOLATION = "default.state.isolation.level"
 MOST = "statestore.uncommitted.max.bytes"
 MECHANISM = "statestore.transactional.mechanism"
+
+
+def test_what_maps_no_names_to_values_is_no_configuration() -> None:
+    values: Any = [1]
+    with pytest.raises(ConfigError, match="config is not allowed: a mapping of dotted names"):
+        StreamsConfig.of(values)
 
 
 @pytest.mark.parametrize(

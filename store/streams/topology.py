@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from store.config import StoreType
+from store.config import StoreType, kafka_name
 from store.errors import ConfigError
 from store.log import ANY_TIME, TopicSpec
 from store.streams import positions, timestamps
 from store.streams.context import Context, TaskContext
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, completed
-from store.types import Record, TopicPartition, is_kafka_name
+from store.types import Record, TopicPartition
 
 if TYPE_CHECKING:
     from store.streams.dsl.suppliers import DslStoreSuppliers
@@ -139,17 +139,12 @@ class Topology:
     )
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for an id that no topic's name can begin with, and where topics would be mixed: one read
-        and written, a changelog written to, twice one.
+        """Raises `ConfigError` for an id and topics that are no names, and where topics would be mixed: one read and
+        written, a changelog written to, twice one.
 
         Raises `ValueError` for a store's name that cannot be one.
         """
-        if not is_kafka_name(self.application_id):
-            raise ConfigError(
-                "application_id",
-                self.application_id,
-                "letters, digits, dots, underscores and hyphens: the names of its topics begin with it",
-            )
+        kafka_name("application_id", self.application_id)
         given: list[tuple[str, Any]] = [
             ("sources", self.sources),
             ("sinks", self.sinks),
@@ -171,8 +166,10 @@ class Topology:
         vars(self)["changelogs"] = {
             name: self.changelog_topic(name) for name, supplier in self.suppliers().items() if supplier.logged
         }
-        # A store without a changelog counts with the one that it does not have, or two stores could share a name.
         followed = [one.topic for one in self.global_stores]
+        for topic in (*self.sources, *self.sinks, *followed):
+            kafka_name("topic", topic)
+        # A store without a changelog counts with the one that it does not have, or two stores could share a name.
         topics = [
             *self.sources,
             *[topic for topic in self.sinks if topic not in (*followed, *self.written_to_itself)],

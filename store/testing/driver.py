@@ -32,6 +32,8 @@ from store.serdes import BytesSerde, Serde
 from store.state.windowed import LATEST
 from store.streams.application import Application
 from store.streams.context import ProcessorStore
+from store.streams.dsl.operators import unread
+from store.streams.dsl.stores import check_serdes
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task
@@ -184,10 +186,11 @@ class TestDriver:
         at the least: Kafka's client sends no record of time 0.
 
         Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
-        nobody reads or writes, `TypeError` and `ValueError` for headers and a timestamp that no record can have, and
-        what the application raises.
+        nobody reads or writes, `ConfigError` for a serde that is none, `TypeError` and `ValueError` for headers and a
+        timestamp that no record can have, and what the application raises.
         """
         self._require_open()
+        check_serdes(key_serde=key_serde, value_serde=value_serde)
         if timestamp is not None:
             if type(timestamp) is not int:
                 raise TypeError(f"timestamp {timestamp!r} of a record for {topic}: milliseconds as an int")
@@ -311,19 +314,16 @@ class TestDriver:
     def read_output(
         self, topic: str, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None
     ) -> list[OutputRecord]:
-        """The records of a topic that were committed since the last call, partition by partition."""
+        """The records of a topic that were committed since the last call, partition by partition. As bytes where no
+        serde is given.
+
+        Raises `DeserializationError` naming the record that a serde cannot read, and `ConfigError` for a serde that is
+        none.
+        """
         self._require_open()
-        keys: Serde[Any] = key_serde or BytesSerde()
-        values: Serde[Any] = value_serde or BytesSerde()
-        return [
-            OutputRecord(
-                None if record.key is None else keys.deserialize(record.key),
-                None if record.value is None else values.deserialize(record.value),
-                record.timestamp,
-                record.headers,
-            )
-            for record in self._new(topic)
-        ]
+        check_serdes(key_serde=key_serde, value_serde=value_serde)
+        serdes = key_serde or BytesSerde(), value_serde or BytesSerde()
+        return [_read(record, serdes) for record in self._new(topic)]
 
     def _new(self, topic: str) -> Iterable[Record]:
         for record in self.log.records(topic):
@@ -389,6 +389,16 @@ def _as_seen(task: Task, name: str) -> Any:
         tables[name].write_through()
     store = task.stores[name]
     return ProcessorStore(store, lambda _: None)
+
+
+def _read(record: Record, serdes: tuple[Serde[Any], Serde[Any]]) -> OutputRecord:
+    keys, values = serdes
+    try:
+        key = None if record.key is None else keys.deserialize(record.key)
+        value = None if record.value is None else values.deserialize(record.value)
+    except Exception as error:
+        raise unread(record, serdes, error) from error
+    return OutputRecord(key, value, record.timestamp, record.headers)
 
 
 def _bytes_of(what: str, value: Any, serde: Serde[Any] | None) -> bytes | None:

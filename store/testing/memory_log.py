@@ -14,7 +14,7 @@ from store.errors import FatalLogError, LogError, ProtocolError
 from store.log import Fetch, Membership, Offsets, TopicSpec
 from store.log.partitioner import partition_for
 from store.log.protocol import GroupMember
-from store.types import Headers, IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition, is_kafka_name
 
 MAX_METADATA = 4096
 """Characters that may be said beside a position (`offset.metadata.max.bytes`)."""
@@ -254,6 +254,8 @@ class MemoryAdmin:
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         for topic in topics:
+            if not is_kafka_name(topic.name):
+                raise LogError(f"topic {topic.name!r} cannot be made: Kafka allows no such name")
             known = self._log._topics.get(topic.name)
             if known is not None and len(known) != topic.partitions:
                 raise LogError(

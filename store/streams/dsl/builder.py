@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from store.config import kafka_name
 from store.errors import ConfigError
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
@@ -73,7 +74,15 @@ from store.streams.dsl.processors import (
     TransformTable,
     ValueTransformerSupplier,
 )
-from store.streams.dsl.stores import DslStore, Form, Materialized, check_name, store_of
+from store.streams.dsl.stores import (
+    DslStore,
+    Form,
+    Materialized,
+    check_kind,
+    check_name,
+    check_serdes,
+    store_of,
+)
 from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
 from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
 from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
@@ -104,6 +113,9 @@ from store.suppliers import (
 Stored = Materialized | str | None
 """What is said of a table's store: all of it, its name alone, or nothing."""
 
+_ALLOWED_WINDOWS = (
+    "TimeWindows, SlidingWindows, SessionWindows or UnlimitedWindows, such as TimeWindows.of_size(60_000)"
+)
 _REPARTITION = "KSTREAM-REPARTITION-"
 _COGROUPED = "COGROUPKSTREAM-AGGREGATE-"
 _FOREIGN = "KTABLE-FK-JOIN-"
@@ -124,8 +136,12 @@ class StreamsBuilder:
         value_serde: Serde[Any] | None = None,
         config: TopologyConfig | None = None,
     ) -> None:
-        """`config`: what this topology overrides, whatever it runs with."""
-        self.application_id = application_id
+        """`config`: what this topology overrides, whatever it runs with.
+
+        Raises `ConfigError` for an id that no topic's name can begin with, and for what is no serde.
+        """
+        check_serdes(key_serde=key_serde, value_serde=value_serde)
+        self.application_id = kafka_name("application_id", application_id)
         self.graph = Graph(config)
         self.key_serde: Serde[Any] = BytesSerde() if key_serde is None else key_serde
         self.value_serde: Serde[Any] = BytesSerde() if value_serde is None else value_serde
@@ -145,12 +161,13 @@ class StreamsBuilder:
         stream.
 
         `timestamp_extractor` says when they are, where the topic does not, and `default.timestamp.extractor` neither.
-        Raises `ConfigError` for a topic that the application reads otherwise already.
+        Raises `ConfigError` for a topic that the application reads otherwise already, and for no name of one.
         """
+        check_kind("topics", topics, Iterable, "the name of a topic, or several")
         read = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not read:
             raise ConfigError("topics", topics, "at least one topic")
-        keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        keys, values = self._serdes(key_serde, value_serde)
         extractor_of("timestamp_extractor", timestamp_extractor)
         source = Source(keys, values, timestamp_extractor)
         node_name = self.graph.new_name(
@@ -178,10 +195,10 @@ class StreamsBuilder:
         """The last value of each key of a topic; a record without a value deletes.
 
         It is kept in a store, with a changelog of its own, if it has a name or an operator needs the old values.
+        Raises `ConfigError` as `stream` does.
         """
         said = Materialized.of(materialized)
-        keys = key_serde or said.key_serde or self.key_serde
-        values = value_serde or said.value_serde or self.value_serde
+        keys, values = self._serdes(key_serde or said.key_serde, value_serde or said.value_serde)
         self._reads((topic,))
         graph = self.graph
         store_name = said.store_name or graph.new_store_name(f"{topic}-")
@@ -200,7 +217,8 @@ class StreamsBuilder:
         name: str | None = None,
     ) -> GlobalKTable:
         """All records of a topic, all partitions of it, as a table that every worker keeps; for joins."""
-        keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        kafka_name("topic", topic)
+        keys, values = self._serdes(key_serde, value_serde)
         store = name or self.graph.new_store_name(f"{topic}-")
         builder = key_value_store_builder(persistent_key_value_store(store), keys, values)
         self.add_global_store(global_store(builder, topic))
@@ -208,12 +226,15 @@ class StreamsBuilder:
 
     def add_global_store(self, supplier: GlobalStoreSupplier) -> None:
         """A global store that processors read by its name."""
+        check_kind("supplier", supplier, GlobalStoreSupplier, "what store.suppliers.global_store makes")
         self.graph.add_global_store(supplier)
         for _ in ("KSTREAM-SOURCE-", "KTABLE-SOURCE-"):
             self.graph.next_index()  # The indices of what reads its topic, as in Kafka Streams.
 
     def add_state_store(self, supplier: StoreSupplier[Any]) -> StreamsBuilder:
         """A store that processors use by its name."""
+        allowed = "a supplier or builder of store.suppliers, such as persistent_key_value_store(name)"
+        check_kind("supplier", supplier, StoreSupplier, allowed)
         self.graph.add_store(supplier)
         return self
 
@@ -225,9 +246,16 @@ class StreamsBuilder:
             )
         return self.graph.build(self.application_id)
 
+    def _serdes(
+        self, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> tuple[Serde[Any], Serde[Any]]:
+        """Those that are given, else the builder's. Raises `ConfigError` for what is none."""
+        check_serdes(key_serde=key_serde, value_serde=value_serde)
+        return key_serde or self.key_serde, value_serde or self.value_serde
+
     def _reads(self, topics: Sequence[str]) -> None:
         for topic in topics:
-            if topic in self._read:
+            if kafka_name("topic", topic) in self._read:
                 raise ConfigError("topic", topic, "a topic that the application reads in one way only")
             self._read.add(topic)
 
@@ -306,6 +334,7 @@ class KStream:
 
     def merge(self, other: KStream, *, name: str | None = None) -> KStream:
         """The records of both streams, in the order in which they are processed."""
+        check_kind("other", other, KStream, f"a KStream to merge with {self.node.name}")
         node = self.builder.graph.add(
             self.builder.graph.new_name("KSTREAM-MERGE-", name), PassOn(), [self.node, other.node]
         )
@@ -330,12 +359,13 @@ class KStream:
         Such a topic has to be there when it is named first, and is no topic of the application's own. `partitioner`
         says in which partition, or partitions, a record goes; else its key does, and that of a window or session by
         what was grouped by alone, so that all windows of a key are in one partition. Partitions that a topic gets later
-        count for windows once the task is started again.
+        count for windows once the task is started again. Raises `ConfigError` for what is no name of a topic.
         """
+        check_kind("topic", topic, str | Callable, "the name of a topic, or a function that gives one")
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         node_name = graph.new_name("KSTREAM-SINK-", name)
-        named = topic if isinstance(topic, str) else None
+        named = kafka_name("topic", topic) if isinstance(topic, str) else None
         windowed = keys.window_bytes if isinstance(keys, (TimeWindowedSerde, SessionWindowedSerde)) else 0
         sink = Sink(topic, keys, values, partitioner, windowed)
         graph.add(node_name, sink, [self.node], sink=named, finds_topics=named is None)
@@ -419,12 +449,15 @@ class KStream:
     # -- processors -----------------------------------------------------------------------------------------
 
     def process(self, supplier: ProcessorSupplier, *stores: str, name: str | None = None) -> KStream:
-        """A processor of one's own, made by `supplier()`, with the stores of those names. It may change keys."""
+        """A processor of one's own, made by `supplier()`, with the stores of those names. It may change keys.
+
+        Raises `ConfigError` for what makes none, such as a processor itself.
+        """
         node = self._processor("KSTREAM-PROCESSOR-", Process(supplier), stores, name)
         return self._stream(node, None, None, repartition=True)
 
     def process_values(self, supplier: ProcessorSupplier, *stores: str, name: str | None = None) -> KStream:
-        """A processor of one's own that keeps the key: its context's `forward` takes a value."""
+        """A processor of one's own that keeps the key: its context's `forward` takes a value. See `process`."""
         node = self._processor("KSTREAM-PROCESSVALUES-", Process(supplier, fixed_key=True), stores, name)
         return self._stream(node, self.key_serde, None)
 
@@ -432,6 +465,7 @@ class KStream:
         check_name(name)
         graph = self.builder.graph
         node_name = graph.new_name(prefix) if name is None else name
+        _check_supplier(operator.supplier, node_name)
         node = graph.add(node_name, operator, [self.node], stores=stores)
         _check_stores(graph, node, stores)
         return node
@@ -485,6 +519,10 @@ class KStream:
         left_outer: bool,
         right_outer: bool,
     ) -> KStream:
+        others = "a table is joined by join_table, a global one by join_global"
+        check_kind("other", other, KStream, f"a KStream to join with {self.node.name}; {others}")
+        allowed = f"JoinWindows, such as JoinWindows.of_time_difference(60_000), for {self.node.name}"
+        check_kind("windows", windows, JoinWindows, allowed)
         said = StreamJoined() if joined is None else joined
         this = self._for_join(
             None if said.name is None else f"{said.name}-left", said.key_serde, said.value_serde
@@ -517,11 +555,10 @@ class KStream:
         A versioned table is asked for what it had at the record's time. With a `grace` period, which is at most its
         history retention, a record waits so long, by the stream's time, for late updates. The serdes are those of the
         repartition topic, and of the store of records that wait. Raises `ConfigError` for a grace period that the
-        table does not allow.
+        table does not allow, and for what is no table.
         """
-        stream = self._for_join(name, key_serde, value_serde)
         return self._look_up(
-            table, joiner, stream, value_serde, grace, with_key=with_key, left=False, name=name
+            table, joiner, key_serde, value_serde, grace, with_key=with_key, left=False, name=name
         )
 
     def left_join_table(
@@ -536,16 +573,15 @@ class KStream:
         name: str | None = None,
     ) -> KStream:
         """Each record with what the table has for its key now, or None; see `join_table`."""
-        stream = self._for_join(name, key_serde, value_serde)
         return self._look_up(
-            table, joiner, stream, value_serde, grace, with_key=with_key, left=True, name=name
+            table, joiner, key_serde, value_serde, grace, with_key=with_key, left=True, name=name
         )
 
     def _look_up(
         self,
         table: KTable,
         joiner: Callable[..., Any],
-        stream: KStream,
+        key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
         grace: Duration | None,
         *,
@@ -553,6 +589,9 @@ class KStream:
         left: bool,
         name: str | None,
     ) -> KStream:
+        others = "a stream is joined by join, a global table by join_global"
+        check_kind("table", table, KTable, f"a KTable to join with {self.node.name}; {others}")
+        stream = self._for_join(name, key_serde, value_serde)
         graph = self.builder.graph
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         getter = table.getter()
@@ -616,6 +655,8 @@ class KStream:
         left: bool,
         name: str | None,
     ) -> KStream:
+        others = "a stream is joined by join, a table by join_table"
+        check_kind("table", table, GlobalKTable, f"a GlobalKTable to join with {self.node.name}; {others}")
         graph = self.builder.graph
         operator = LookUp(FromGlobal(table.store), joiner, left, key_of, with_key=with_key)
         # Whichever join it is, as in Kafka Streams; a repartition topic after it has its name.
@@ -652,11 +693,7 @@ class KStream:
     def _serdes(
         self, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> tuple[Serde[Any], Serde[Any]]:
-        builder = self.builder
-        return (
-            key_serde or self.key_serde or builder.key_serde,
-            value_serde or self.value_serde or builder.value_serde,
-        )
+        return self.builder._serdes(key_serde or self.key_serde, value_serde or self.value_serde)
 
     def _add(self, prefix: str, operator: Any, name: str | None) -> Node:
         graph = self.builder.graph
@@ -696,6 +733,11 @@ def _check_stores(graph: Graph, node: Node, stores: tuple[str, ...]) -> None:
             )
 
     graph.at_build(check)
+
+
+def _check_supplier(supplier: Callable[[], object], name: str) -> None:
+    allowed = f"a class, or a function without arguments, that makes a new object for each task of {name}"
+    check_kind("supplier", supplier, Callable, allowed)
 
 
 class BranchedKStream:
@@ -906,15 +948,15 @@ class KTable:
         `transform(key, value)`, where a deletion has no value.
 
         A result that is not kept is transformed anew, by another transformer, where a join looks it up, and for old
-        values.
+        values. Raises `ConfigError` for what makes none, such as a transformer itself.
         """
         graph = self.builder.graph
         said = Materialized.of(materialized)
         store = self._result_store(said, said.value_serde)
         operator = TransformTable(supplier, None if store is None else store.name)
-        node = graph.add(
-            graph.new_name("KTABLE-TRANSFORMVALUES-", name), operator, [self.node], stores=stores
-        )
+        node_name = graph.new_name("KTABLE-TRANSFORMVALUES-", name)
+        _check_supplier(supplier, node_name)
+        node = graph.add(node_name, operator, [self.node], stores=stores)
         _check_stores(graph, node, stores)
         return KTable(
             self.builder,
@@ -940,8 +982,11 @@ class KTable:
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
         """Hold updates back, until a window is closed or for some time.
 
-        Raises `ConfigError` for `until_window_closes` of a table that has no windows, and for a versioned table.
+        Raises `ConfigError` for `until_window_closes` of a table that has no windows, for a versioned table, and for
+        what is no `Suppressed`.
         """
+        allowed = "Suppressed.until_window_closes() or Suppressed.until_time_limit(wait)"
+        check_kind("suppressed", suppressed, Suppressed, f"{allowed}, for {self.node.name}")
         graph = self.builder.graph
         if self.versioned:
             raise ConfigError("suppress", self.node.name, "a table that is not versioned")
@@ -991,17 +1036,11 @@ class KTable:
     ) -> KGroupedTable:
         """The rows by groups: `selector(key, value)` gives the group's key and the value that it is to have there."""
         graph = self.builder.graph
+        keys, values = self.builder._serdes(key_serde, value_serde)
         self.send_old_values()
         node_name = graph.new_name("KTABLE-SELECT-", name)
-        keys = key_serde or self.builder.key_serde
         node = graph.add(node_name, Regroup(selector, keys, self.versioned), [self.node])
-        return KGroupedTable(
-            self.builder,
-            node,
-            keys,
-            value_serde or self.builder.value_serde,
-            name,
-        )
+        return KGroupedTable(self.builder, node, keys, values, name)
 
     @overload
     def join(
@@ -1044,7 +1083,7 @@ class KTable:
         Or, with a function before the joiner, the keys of this table for which the other has what `foreign_key(value)`
         gives, or `foreign_key(key, value)` with `with_key`; None gives nothing. `partitioner` and `other_partitioner`
         say in which partitions the keys of the two are, where it is not by their hash; they are called with None for a
-        value.
+        value. Raises `ConfigError` for what is no table, and no function: windows are for joins of streams.
         """
         if len(functions) == 2:
             return self._joined_by_foreign_key(
@@ -1116,6 +1155,7 @@ class KTable:
         materialized: Stored,
         name: str | None,
     ) -> KTable:
+        self._check_join(other, joiner=joiner)
         graph = self.builder.graph
         said = Materialized.of(materialized)
         if materialized is not None and said.store_name is None:
@@ -1163,6 +1203,7 @@ class KTable:
         partitioner: Partitioner | None,
         other_partitioner: Partitioner | None,
     ) -> KTable:
+        self._check_join(other, foreign_key=foreign_key, joiner=joiner)
         check_name(name)
         builder, graph = self.builder, self.builder.graph
         said = Materialized.of(materialized)
@@ -1251,6 +1292,12 @@ class KTable:
             said.value_serde or builder.value_serde,
             None if left else ForeignKeyResult(store_name, materialized=False),
         )
+
+    def _check_join(self, other: KTable, **functions: Callable[..., Any]) -> None:
+        check_kind("other", other, KTable, f"a KTable to join with {self.node.name}")
+        allowed = f"a function, for the join of {self.node.name}: tables are joined without windows"
+        for argument, function in functions.items():
+            check_kind(argument, function, Callable, allowed)
 
     def _result_store(self, said: Materialized, value_serde: Serde[Any] | None) -> DslStore | None:
         """The store of what is made of this table; None if the user names none."""
@@ -1358,7 +1405,7 @@ class KGroupedStream:
         said = Materialized.of(materialized)
         store_name = said.store_name or graph.new_store_name(prefix)
         node_name = graph.new_name(prefix, name)
-        values = value_serde or self.builder.value_serde
+        _, values = self.builder._serdes(None, value_serde)
         store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
         parent = self.grouped(store_name)
         node = graph.add(node_name, Aggregate(store_name, initializer, aggregator), [parent])
@@ -1387,7 +1434,8 @@ class KGroupedStream:
         return CogroupedKStream(self.builder, {self: aggregator})
 
     def windowed_by(self, windows: Windows) -> WindowedKStream:
-        """Records by key and window."""
+        """Records by key and window. Raises `ConfigError` for what is no windows."""
+        check_kind("windows", windows, Windows, _ALLOWED_WINDOWS)
         return WindowedKStream(self, windows)
 
 
@@ -1474,7 +1522,7 @@ class WindowedKStream:
         if final:
             # Nothing is forwarded before the end, so there is nothing to be folded.
             said = said.with_caching_disabled()
-        values = value_serde or builder.value_serde
+        _, values = builder._serdes(None, value_serde)
         store = _window_store(store_name, said, windows, group.key_serde, values, self.strategy)
         parent = group.grouped(store_name)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
@@ -1534,8 +1582,9 @@ class CogroupedKStream:
 
         Each group goes by its own stream time. Where one is ahead of another by more than windows are kept, a window
         that is open for the other one is gone, and begins anew with each record or commit:
-        `Materialized.with_retention` keeps them longer.
+        `Materialized.with_retention` keeps them longer. Raises `ConfigError` for what is no windows.
         """
+        check_kind("windows", windows, Windows, _ALLOWED_WINDOWS)
         return CogroupedKStream(self.builder, self.groups, windows)
 
     def aggregate(
@@ -1554,7 +1603,7 @@ class CogroupedKStream:
         said = Materialized.of(materialized)
         store_name = said.store_name or graph.new_store_name(_COGROUPED)
         key_serde = next(iter(self.groups)).key_serde
-        values = value_serde or self.builder.value_serde
+        _, values = self.builder._serdes(None, value_serde)
         if windows is None:
             store = store_of(store_name, Form.KEY_VALUE, said, key_serde, values)
         else:
@@ -1675,7 +1724,7 @@ class KGroupedTable:
             graph.new_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source"),
         )
         node_name = graph.new_name(prefix, name)
-        values = value_serde or self.builder.value_serde
+        _, values = self.builder._serdes(None, value_serde)
         store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
         if self._repartitioned is None or self.name is None:
             self._repartitioned = graph.repartition_as(

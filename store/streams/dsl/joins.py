@@ -30,7 +30,7 @@ from store.errors import ConfigError, StoreCorruptedError
 from store.serdes import BytesSerde, Serde
 from store.state.windowed import LATEST
 from store.streams.dsl.operators import NO_KEY_OR_VALUE
-from store.streams.dsl.stores import DslStore, Logged, check_name
+from store.streams.dsl.stores import DslStore, Logged, check_name, check_serdes
 from store.streams.dsl.suppliers import (
     DslKeyValueParams,
     DslStoreSuppliers,
@@ -123,9 +123,14 @@ class StreamJoined(Logged):
     topic_config: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for suppliers that are none, two stores of one name, and names that are none."""
+        """Raises `ConfigError` for suppliers, names and serdes that are none, and two stores of one name."""
         check_name(self.name)
         check_name(self.store_name)
+        check_serdes(
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            other_value_serde=self.other_value_serde,
+        )
         if self.suppliers is not None:
             object.__setattr__(self, "suppliers", suppliers_of(self.suppliers))
         this, other = self.this_supplier, self.other_supplier

@@ -72,7 +72,7 @@ class Source:
                 if value is not None and value_of is not None:
                     value = turn_value(value)
             except Exception as error:
-                raise _unread(record, serdes, error) from error
+                raise unread(record, serdes, error) from error
             forward(key, value, timestamp, headers)
 
         return deserialize
@@ -189,7 +189,8 @@ def _deserializer(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
     return bytes.decode if type(serde) is StrSerde else serde.deserialize
 
 
-def _unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> DeserializationError:
+def unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> DeserializationError:
+    """What it means that reading `record` by these serdes has raised `error`."""
     key_serde, value_serde = serdes
     what, serde = "value", value_serde
     try:

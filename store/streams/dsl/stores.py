@@ -11,9 +11,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
-from store.config import StoreType
+from store.config import StoreType, kafka_name
 from store.errors import ConfigError
-from store.serdes import Serde
+from store.serdes import Serde, is_serde
 from store.state.protocol import StateStore, StoreContext
 from store.streams.dsl.suppliers import (
     DslKeyValueParams,
@@ -43,7 +43,6 @@ from store.suppliers import (
     versioned_key_value_store_builder,
     window_store_builder,
 )
-from store.types import is_kafka_name
 
 _BUILT_IN = KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | ListValueSupplier
 
@@ -65,10 +64,21 @@ class Logged:
 
 def check_name(name: str | None) -> None:
     """Raise `ConfigError` for what is no name of an operator, as of a topic; None is no name, and is none to check."""
-    if name is not None and not is_kafka_name(name):
-        raise ConfigError(
-            "name", name, "1 to 249 letters, digits, dots, underscores and hyphens, and no dots alone"
-        )
+    if name is not None:
+        kafka_name("name", name)
+
+
+def check_kind(argument: str, given: object, kind: Any, allowed: str) -> None:
+    """Raise `ConfigError` for an argument of another kind, which is what `isinstance` takes."""
+    if not isinstance(given, kind):
+        raise ConfigError(argument, given, allowed)
+
+
+def check_serdes(**given: Serde[Any] | None) -> None:
+    """Raise `ConfigError` for what is no serde, by argument, such as the class of one; None is none to check."""
+    for argument, serde in given.items():
+        if serde is not None and not is_serde(serde):
+            raise ConfigError(argument, serde, "an object with serialize and deserialize, such as StrSerde()")
 
 
 @dataclass(frozen=True)
@@ -93,8 +103,9 @@ class Materialized(Logged):
     """How long windows and sessions are kept; by default until they are closed."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a store type beside a supplier, for one that is none, and for no name."""
+        """Raises `ConfigError` for a store type beside a supplier, for one that is none, for no name and no serdes."""
         check_name(self.name)
+        check_serdes(key_serde=self.key_serde, value_serde=self.value_serde)
         if self.store_type is not None:
             if self.supplier is not None:
                 raise ConfigError(
@@ -104,9 +115,12 @@ class Materialized(Logged):
 
     @classmethod
     def of(cls, given: Materialized | str | None) -> Materialized:
-        """What an operator was given: all of it, a name alone, or nothing."""
+        """What an operator was given: all of it, a name alone, or nothing. Raises `ConfigError` for anything else."""
         if isinstance(given, Materialized):
             return given
+        check_kind(
+            "materialized", given, str | None, "a Materialized, such as Materialized.as_(supplier), or a name"
+        )
         return cls(given)
 
     @classmethod
