@@ -339,9 +339,7 @@ def _simulate_often(scenario: Scenario, schedule: Schedule, mutant: str | None) 
     differs = False
     for again, other in simulate_all(WATCHDOG_SECONDS, scenario, [schedule] * (_REPEATS - 1), mutant):
         if other.outcome is Outcome.VIOLATED:
-            return again, replace(
-                other, reason=f"it failed when it was run again, {NOT_ALIKE}"
-            )
+            return again, replace(other, reason=f"it failed when it was run again, {NOT_ALIKE}")
         differs = differs or again.events != history.events or other != verdict
     if differs:
         return history, Verdict(Outcome.INCONCLUSIVE, (), f"it held each time, {NOT_ALIKE}")

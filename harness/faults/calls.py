@@ -138,6 +138,7 @@ FAULTS = (
         excuses=frozenset({Excuse.FAIL}),
         occasions=(Occasion.RECORD,),
         around=_raise,
+        of_records=True,
     ),
     Fault(
         "fail_punctuator",

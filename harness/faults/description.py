@@ -410,6 +410,8 @@ class Fault:
     """Whether it means something to tasks without stores alone."""
     punctuates: bool = False
     """Whether it means something to tasks with punctuators alone."""
+    of_records: bool = False
+    """Whether a record fails by it that a handler may pass over, which the reference knows nothing of."""
     of_several: bool = False
     """Whether it means something to tasks with stores and several inputs alone."""
     changes_settings: bool = False

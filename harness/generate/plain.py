@@ -258,6 +258,7 @@ def _suits(fault: Fault, parts: Parts) -> bool:
         and not (fault.of_several and not parts.joined)
         and not (fault.reorders and not parts.versions)
         and not (fault.punctuates and not parts.ticking)
+        and not (fault.of_records and parts.passes_over)
     )
 
 

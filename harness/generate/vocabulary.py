@@ -78,6 +78,8 @@ class Parts(NamedTuple):
     """Ordinals of those whose tasks also have stores with transactions where a run wants none."""
     joined: tuple[int, ...] = ()
     """Ordinals of those whose tasks have stores and several inputs."""
+    passes_over: bool = False
+    """Whether any record is passed over whose processing raises."""
 
 
 @cache
@@ -141,6 +143,7 @@ def parts_of(scenario: Scenario) -> Parts:
         ),
         _mixed(scenario),
         tuple(topology.ordinal for topology in made if len(topology.sources) > 1 and topology.changelogs),
+        config.processing_exception_handler == "continue",
     )
 
 

@@ -16,7 +16,7 @@ on, or once a process of a world with failures of its own has died, nothing is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
@@ -172,8 +172,9 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             windowed = store in evidence.windowed
             # A cache may log what a record has written first, and replace what it has left by what a later one writes.
             loose = windowed or (supplier.cached and evidence.caches)
+            stores = evidence.suppliers_of(task)
             wrong = [
-                _first_untimely(line, store, rows, judged, windowed=windowed, loose=loose)
+                _first_untimely(line, store, rows, judged, stores, windowed=windowed, loose=loose)
                 for line in model.lines
             ]
             if None in wrong:
@@ -193,15 +194,29 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def _changed_nothing(line: Line, number: int, stores: Iterable[str]) -> bool:
+    """Whether a record has left all stores as they were, as one that is passed over, which moves the stream time."""
+    before, after = line.prefixes[number : number + 2]
+    return all(before.rows(store) == after.rows(store) for store in stores)
+
+
 def _first_untimely(
-    line: Line, store: str, rows: Sequence[Row], judged: Sequence[Row], *, windowed: bool, loose: bool
+    line: Line,
+    store: str,
+    rows: Sequence[Row],
+    judged: Sequence[Row],
+    stores: Collection[str],
+    *,
+    windowed: bool,
+    loose: bool,
 ) -> Row | None:
     """The first of those `judged` of a changelog's records whose time is not that of a record that touched its row, one
     after the other, and, unless `loose`, left it as it was logged; None if there is none.
 
     What is logged before that, by the same record, is followed by another one of the same row, and of the same time, or
     of the stream time if that is by a punctuator. A change that is held back until the next one of its row replaces it
-    is not logged: of a record whose change a punctuator takes back, only what that has done may be.
+    is not logged: of a record whose change a punctuator takes back, only what that has done may be. A punctuator that is
+    made due by a record which changed nothing in the `stores` runs with the next one, at the stream time.
     """
     times = line.times
     touched = [one.get(store, ()) for one in line.touched]
@@ -232,10 +247,12 @@ def _first_untimely(
                     if after is not None and left == after.value and after.timestamp == stream_time:
                         by_punctuators.add(after.offset)
                         break
-                elif row.timestamp == stream_time and row.value == left == line.prefixes[at].rows(store).get(
-                    name
-                ):
-                    break
+                elif row.timestamp == stream_time and row.value == left:
+                    if left == line.prefixes[at].rows(store).get(name):
+                        break
+                    latest = [one for one in range(at) if times[one] == stream_time]
+                    if any(_changed_nothing(line, one, stores) for one in latest):
+                        break
             at += 1
         if at == len(times):
             return row

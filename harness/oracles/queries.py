@@ -136,7 +136,14 @@ def answer(table: Table, query: Query) -> Answer | None:
 
 
 def _shown(rows: Mapping[str, Json], name: str) -> str:
-    return repr(plain(rows[name])) if name in rows else _ABSENT
+    return repr(_in_order(plain(rows[name]))) if name in rows else _ABSENT
+
+
+def _in_order(value: Json) -> Json:
+    """The same, each object by its names: JSON has no order of them."""
+    if isinstance(value, dict):
+        return {name: _in_order(value[name]) for name in sorted(value)}
+    return [_in_order(one) for one in value] if isinstance(value, list) else value
 
 
 class _Judge:
