@@ -286,8 +286,8 @@ def replay(
 ) -> Replayed:
     """Run in `world` and judge.
 
-    Where the schedule does not say otherwise, settings are as the scenario pins them. A run that shows nothing is inconclusive: without input, with no step that applied, or with a fault that
-    this world cannot make.
+    Where the schedule does not say otherwise, settings are as the scenario pins them. A run that shows nothing is
+    inconclusive: without input, with no step that applied, or with a fault that this world cannot make.
     """
     # A world is dear: what is wrong with the schedule is said before it is opened.
     _check(schedule, source)

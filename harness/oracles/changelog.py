@@ -215,8 +215,8 @@ def _first_untimely(
 
     What is logged before that, by the same record, is followed by another one of the same row, and of the same time, or
     of the stream time if that is by a punctuator. A change that is held back until the next one of its row replaces it
-    is not logged: of a record whose change a punctuator takes back, only what that has done may be. A punctuator that is
-    made due by a record which changed nothing in the `stores` runs with the next one, at the stream time.
+    is not logged: of a record whose change a punctuator takes back, only what that has done may be. A punctuator that
+    is made due by a record which changed nothing in the `stores` runs with the next one, at the stream time.
     """
     times = line.times
     touched = [one.get(store, ()) for one in line.touched]
