@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from harness.mutants import (
     adapters,
     at_least_once,
+    bytes_of_any_kind,
     caches,
     changes,
     checkpoints,
@@ -45,6 +46,7 @@ MUTANTS: Mapping[str, Mutant] = {
     for room in (
         commits,
         at_least_once,
+        bytes_of_any_kind,
         caches,
         changes,
         ranges,
