@@ -3,13 +3,14 @@
 Input, keyed by a name that has six registers: the plain one; one before it (`low`, of a byte 0 and the name), those
 behind it (`next`, of the name and a byte 0; `last`, of the name and 255), and those far behind all plain ones (`high`
 and `top`, of 255 once or twice and the name). `["set", which, text]` sets one, also to no bytes; `["offer", which,
-text]` one that is not there; `["clear", which]` takes it out; `["all", text]` sets each second of the six and takes out
-the others, in one call. "up" lists all, "down" the same from the last one, `["under", which]` those that begin with
-what this one is called, `["from", which]` those from it on, the last first, and `["log", which]` what registers were
-ever set to, up to this one by name and kind, the last first.
+text]` one that is not there; `["grow", which]` sets it to a text of a byte, and to a long one; `["clear", which]` takes
+it out; `["all", text]` sets each second of the six and takes out the others, in one call. "up" lists all, "down" the
+same from the last one, `["under", which]` those that begin with what this one is called, `["from", which]` those from
+it on, the last first, and `["log", which]` what registers were ever set to, up to this one by name and kind, the last
+first.
 
-Output, keyed by the name: what was there before, null if nothing was, or the registers that were listed, each second of
-them with the one that comes next.
+Output, keyed by the name: what was there before, a long text by its length, null if nothing was, or the registers that
+were listed, each second of them with the one that comes next.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ AROUND = {
     "top": (b"\xff\xff", b""),
 }
 """Register → what its key has before the name, and behind it."""
+LONG = "\xff" * 17_000
+"""A text that no change of a store is held back with until the commit."""
 TEXTS = ("", "", "0", "\x00", "\xff", "\xff\xff")
 
 
@@ -66,6 +69,12 @@ def _answer(registers: Any, log: Any, name: bytes, asked: Any) -> Any:
             before = registers.put_if_absent(key, _bytes(text))
             if before is None:
                 log.put(_entry(name, which), _bytes(text))
+            return _text(before)
+        case ["grow", which]:
+            key = _key(name, which)
+            before = registers.get(key)
+            registers.put(key, b"0")
+            registers.put(key, _bytes(LONG))
             return _text(before)
         case ["clear", which]:
             return _text(registers.delete(_key(name, which)))
@@ -115,8 +124,12 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(data: bytes | None) -> str | None:
-    """A character for each byte: texts are in the order of the bytes."""
-    return None if data is None else data.decode("latin-1")
+    """A character for each byte: texts are in the order of the bytes. A long one is told by its length."""
+    return None if data is None else _told(data.decode("latin-1"))
+
+
+def _told(text: str) -> str:
+    return text if len(text) < len(LONG) else f"{len(text)} of {text[0]}"
 
 
 class Scenario(scenarios.Scenario):
@@ -138,7 +151,7 @@ class Scenario(scenarios.Scenario):
         which, text = random.choice(tuple(AROUND)), random.choice(TEXTS)
         value = random.choice(
             (
-                *(["set", which, text], ["set", which, text], ["clear", which]),
+                *(["set", which, text], ["set", which, text], ["clear", which], ["grow", which]),
                 *(["offer", which, text], ["offer", random.choice(("plain", "high")), text]),
                 *(["all", text], ["under", which], ["from", which], ["log", which], "up", "down"),
             )
@@ -146,7 +159,8 @@ class Scenario(scenarios.Scenario):
         return Sample(random.choice(("a", "a", "ab", "b")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
-        return [Output("output", record.key, self._step(state[REGISTERS], state[LOG], record))]
+        result = self._step(state[REGISTERS], state[LOG], record)
+        return [Output("output", record.key, _told(result) if isinstance(result, str) else result)]
 
     def _step(self, registers: Any, log: Any, record: InputRecord) -> Json:
         def called(which: str) -> str:
@@ -164,6 +178,10 @@ class Scenario(scenarios.Scenario):
                 if before is None:
                     registers[called(which)] = text
                     log.put(f"{record.key}-{which}", text)
+                return before
+            case ["grow", which]:
+                before = registers.get(called(which))
+                registers[called(which)] = LONG
                 return before
             case ["clear", which]:
                 return registers.pop(called(which), None)
@@ -196,7 +214,7 @@ class Scenario(scenarios.Scenario):
                 return which in AROUND and all(ord(one) < 256 for one in text)
             case ["all", str(text)]:
                 return all(ord(one) < 256 for one in text)
-            case ["clear" | "under" | "from" | "log", str(which)]:
+            case ["grow" | "clear" | "under" | "from" | "log", str(which)]:
                 return which in AROUND
             case _:
                 return False
@@ -212,7 +230,7 @@ def _numbered(rows: Iterable[tuple[str, str]]) -> list[list[str | None]]:
     """The rows as the pipeline lists them."""
     listed = list(rows)
     return [
-        [name, text, listed[number + 1][0] if number % 2 and number + 1 < len(listed) else None]
+        [name, _told(text), listed[number + 1][0] if number % 2 and number + 1 < len(listed) else None]
         for number, (name, text) in enumerate(listed)
     ]
 

@@ -569,7 +569,7 @@ class _Generator:
             steps = [*damaged, *(steps if self._index // DAMAGED % 2 else ())]
         if self._index % MOVED == 1 and "reorder" in self._possible:
             steps = [*self._dies_in_a_move(items[0].partition), *steps]
-        if self._index % MOVED == MOVED_BACK and self._parts.versions:
+        if self._index % MOVED == MOVED_BACK and self._possible.keys() & {"reorder", "kill_and_reorder"}:
             steps = [*self._moves_back(items[0].partition), *steps]
         if self._index % MOVED == OUTLIVED and "kill_and_reorder" in self._possible:
             steps = [*self._outlives_its_version(), *steps]
