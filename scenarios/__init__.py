@@ -23,6 +23,7 @@ import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -360,23 +361,22 @@ def topologies(
 ) -> tuple[Topology, ...]:
     """The sub-topologies of a scenario's pipeline, or of its other version, by ordinal. `ScenarioError` if it makes
     none that can be run."""
+    what = "reordered pipeline" if reordered else "pipeline"
     try:
         make = scenario.reordered if reordered else scenario.pipeline
         made: Any = make(application_id, Stores.of(config))
-        if isinstance(made, Topology):
-            found: tuple[Topology, ...] = (made,)
-        elif made is None:
-            found = ()
+        if isinstance(made, Application):
+            found = made.sub_topologies
         else:
-            found = made.sub_topologies if isinstance(made, Application) else tuple(made)
+            found = tuple(made) if isinstance(made, Iterable) else (made,)
     except Exception as error:
         raise ScenarioError(
-            f"scenario {scenario.name} does not make its pipeline: {words_of(error)}"
+            f"scenario {scenario.name} does not make its {what}: {words_of(error)}"
         ) from error
     if not found or not all(isinstance(one, Topology) for one in found):
         raise ScenarioError(
-            f"scenario {scenario.name}: its pipeline is {made!r}, it has to be a Topology, an Application or "
-            "several Topologies"
+            f"scenario {scenario.name}: its {what} is {made!r}, it has to be "
+            f"{'' if reordered else 'a Topology, '}an Application or several Topologies"
         )
     ordinals = [topology.ordinal for topology in found]
     if ordinals != list(range(len(found))):
@@ -398,8 +398,13 @@ def other_ordinals(scenario: Scenario) -> Mapping[int, int]:
     """Ordinal of a sub-topology → its ordinal in the other version of the pipeline; empty where there is none.
     `ScenarioError` if that has other sub-topologies."""
     application_id, config = "a", StreamsConfig.of(scenario.settings)
-    if not scenario.reordered(application_id, Stores.of(config)):
-        return {}
+    try:
+        if not scenario.reordered(application_id, Stores.of(config)):
+            return {}
+    except Exception as error:
+        raise ScenarioError(
+            f"scenario {scenario.name} does not make its reordered pipeline: {words_of(error)}"
+        ) from error
     former, latter = (
         {
             one.content: one.ordinal
@@ -653,14 +658,15 @@ def _check(scenario: Scenario, source: str) -> None:
         raise ScenarioError(
             f"{source}: runtimes is {runtimes!r}, it has to be a tuple of {', '.join(_RUNTIMES)}"
         )
-    if type(scenario.time_step_ms) is not int or scenario.time_step_ms < 1:
-        raise ScenarioError(
-            f"{source}: time_step_ms is {scenario.time_step_ms!r}, it has to be a whole number of at least 1"
-        )
-    if type(scenario.sliding_ms) is not int or scenario.sliding_ms < 0:
-        raise ScenarioError(
-            f"{source}: sliding_ms is {scenario.sliding_ms!r}, it has to be a whole number of at least 0"
-        )
+    for attribute, least in (("time_step_ms", 1), ("sliding_ms", 0), ("tick_ms", 0), ("least_partitions", 1)):
+        number = getattr(scenario, attribute)
+        if type(number) is not int or number < least:
+            raise ScenarioError(
+                f"{source}: {attribute} is {number!r}, it has to be a whole number of at least {least}"
+            )
+    for attribute in ("untimed", "aborts"):
+        if type(answer := getattr(scenario, attribute)) is not bool:
+            raise ScenarioError(f"{source}: {attribute} is {answer!r}, it has to be True or False")
     for attribute, spans in (("durations_ms", scenario.durations_ms), ("edges_ms", scenario.edges_ms)):
         if not isinstance(spans, tuple) or not all(type(span) is int and span >= 0 for span in spans):
             raise ScenarioError(
@@ -675,9 +681,46 @@ def _check(scenario: Scenario, source: str) -> None:
         raise ScenarioError(
             f"{source}: retentions_ms is {kept!r}, it has to be a mapping of stores to whole numbers of at least 0"
         )
+    said = scenario.topic_settings
+    if not isinstance(said, Mapping) or not all(
+        isinstance(settings, Mapping)
+        and all(isinstance(text, str) for pair in settings.items() for text in pair)
+        for settings in said.values()
+    ):
+        raise ScenarioError(
+            f"{source}: topic_settings is {said!r}, it has to be a mapping of topics to what is configured for each, "
+            'such as {"input": {"retention.ms": "60000"}}'
+        )
     if not isinstance(scenario.settings, Mapping):
         raise ScenarioError(f"{source}: settings is {scenario.settings!r}, it has to be a mapping")
     try:
         StreamsConfig.of(scenario.settings)
     except ConfigError as error:
         raise ScenarioError(f"{source}: settings: {error}") from None
+    _refuse_misspelled(scenario, source)
+
+
+_OPTIONAL = {
+    name: callable(default)
+    for name, default in vars(Scenario).items()
+    if not name.startswith("_") and name != "reference_name" and name not in Scenario.__abstractmethods__
+}
+"""What a scenario may leave out, and whether that is a function."""
+
+
+def _refuse_misspelled(scenario: Scenario, source: str) -> None:
+    """`ScenarioError` for what would say nothing, for its name is nearly that of something which a scenario can say.
+    Whatever else it has is its own."""
+    for name in sorted(set(dir(scenario)) - set(dir(Scenario)) - {"name", "summary"}):
+        # Not what a property gives, which may be anything.
+        own = vars(scenario).get(name, getattr(type(scenario), name, None))
+        alike = [one for one, called in _OPTIONAL.items() if called is callable(own) and one[0] == name[0]]
+        for meant in get_close_matches(name, alike, 1, _NEARLY):
+            raise ScenarioError(
+                f"{source}: a scenario has no {name}, {meant} may be meant; if it is the scenario's own, give it "
+                "another name"
+            )
+
+
+_NEARLY = 0.8
+"""How much alike two names are, of which one may be meant by the other."""

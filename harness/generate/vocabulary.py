@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from functools import cache
 from random import Random
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 
 from harness.faults import Capability, Fault
 from harness.reference import durability
-from harness.schedule import LATEST_INPUT, NO_TIME, Input, Runtime, Schedule, config_of
+from harness.schedule import LATEST_INPUT, MAX_PARTITIONS, NO_TIME, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
 from harness.worlds.images import innermost
+from harness.worlds.sim.partition import POLICY_SETTINGS
 from scenarios import (
     InputRecord,
     Json,
@@ -91,6 +93,11 @@ def parts_of(scenario: Scenario) -> Parts:
         config = config_of(Schedule(scenario.name, settings=scenario.settings))
     except ConfigError as error:
         raise ScenarioError(f"scenario {scenario.name}: settings: {error}") from None
+    if scenario.least_partitions > MAX_PARTITIONS:
+        raise ScenarioError(
+            f"scenario {scenario.name}: least_partitions is {scenario.least_partitions}, and a schedule has at most "
+            f"{MAX_PARTITIONS}"
+        )
     made = topologies(scenario, application, config)
     places = places_of(made)
     prefix = f"{application}-"
@@ -100,6 +107,7 @@ def parts_of(scenario: Scenario) -> Parts:
         for attribute in ("updates", "joins", "settles", "changes", "ticks"):
             _refuse_unknown(scenario, attribute, written, "its pipeline writes")
         _refuse_unknown(scenario, "topic_settings", there, "its pipeline reads and writes")
+    _refuse_misspelled(scenario)
     suppliers = {
         name: innermost(supplier)
         for topology in made
@@ -154,6 +162,21 @@ def _refuse_unknown(scenario: Scenario, attribute: str, known: Collection[str], 
             f"scenario {scenario.name}: {attribute} names {', '.join(unknown)}, and {there_are} "
             f"{', '.join(sorted(known)) or 'none'}"
         )
+
+
+def _refuse_misspelled(scenario: Scenario) -> None:
+    """Which settings of topics there are is for brokers to know. What is nearly one that decides over records would be
+    passed over by the simulation."""
+    for topic, settings in scenario.topic_settings.items():
+        for name in settings.keys() - {*POLICY_SETTINGS, *_NEAR_POLICY}:
+            for meant in get_close_matches(name, POLICY_SETTINGS, 1, 0.85):
+                raise ScenarioError(
+                    f"scenario {scenario.name}: topic_settings of {topic} names {name}, {meant} may be meant"
+                )
+
+
+_NEAR_POLICY = ("max.compaction.lag.ms",)
+"""Those that are there, and nearly as one of those."""
 
 
 def _mixed(scenario: Scenario) -> tuple[int, ...]:

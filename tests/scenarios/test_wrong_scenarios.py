@@ -61,6 +61,17 @@ def scenario_file(directory: Path, text: str) -> str:
         ),
         (BALANCES.replace(NAME, f"{NAME}\n    retentions_ms = 5"), "retentions_ms is 5"),
         (BALANCES.replace(NAME, f'{NAME}\n    retentions_ms = {{"x": -1}}'), "retentions_ms is {'x': -1}"),
+        (BALANCES.replace(NAME, f"{NAME}\n    least_partitions = 0"), "least_partitions is 0"),
+        (BALANCES.replace(NAME, f'{NAME}\n    least_partitions = "2"'), "least_partitions is '2'"),
+        (BALANCES.replace(NAME, f"{NAME}\n    tick_ms = -1"), "tick_ms is -1"),
+        (BALANCES.replace(NAME, f'{NAME}\n    tick_ms = "700"'), "tick_ms is '700'"),
+        (BALANCES.replace(NAME, f'{NAME}\n    aborts = "x"'), "aborts is 'x', it has to be True or False"),
+        (BALANCES.replace(NAME, f"{NAME}\n    untimed = 3"), "untimed is 3, it has to be True or False"),
+        (BALANCES.replace(NAME, f'{NAME}\n    topic_settings = ["input"]'), r"topic_settings is \['input'\]"),
+        (
+            BALANCES.replace(NAME, f'{NAME}\n    topic_settings = {{"input": {{"retention.ms": 1}}}}'),
+            "topic_settings is .* it has to be a mapping of topics to what is configured for each",
+        ),
         (BALANCES.replace(NAME, f"{NAME}\n    settings = 5"), "settings is 5"),
         (BALANCES.replace(NAME, f'{NAME}\n    settings = {{"colour": 1}}'), "settings: "),
     ],
@@ -70,6 +81,35 @@ def test_a_scenario_that_cannot_be_one_is_refused_when_it_is_loaded(
 ) -> None:
     with pytest.raises(ScenarioError, match=reason):
         load(scenario_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("own", "meant"),
+    [
+        ("duration_ms = (5,)", "a scenario has no duration_ms, durations_ms may be meant"),
+        ('tick = frozenset({"output"})', "a scenario has no tick, ticks may be meant"),
+        ("def accept(self, record):\n        return False", "a scenario has no accept, accepts may be meant"),
+    ],
+)
+def test_a_name_that_is_nearly_one_that_a_scenario_can_say_is_refused(
+    tmp_path: Path, own: str, meant: str
+) -> None:
+    with pytest.raises(ScenarioError, match=meant):
+        load(scenario_file(tmp_path, BALANCES.replace(NAME, f"{NAME}\n    {own}")))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "names = ()",
+        "window_ms = 5",
+        "def tick(self):\n        return 1",
+        "def encode_key(self):\n        return 1",
+        "@property\n    def noting(self):\n        raise KeyError(self)",
+    ],
+)
+def test_whatever_else_a_scenario_has_is_its_own(tmp_path: Path, own: str) -> None:
+    assert load(scenario_file(tmp_path, BALANCES.replace(NAME, f"{NAME}\n    {own}"))).name == "balances"
 
 
 def test_what_a_scenario_cannot_be_loaded_for_is_said_with_its_line(tmp_path: Path) -> None:
@@ -124,6 +164,23 @@ def test_a_pipeline_that_cannot_run_is_refused(tmp_path: Path, made: str, reason
 
 
 @pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("return 5", "its reordered pipeline is 5, it has to be an Application or several Topologies"),
+        ("raise KeyError('x')", "does not make its reordered pipeline: KeyError: 'x'"),
+    ],
+)
+def test_another_version_of_the_pipeline_that_cannot_run_is_told_from_the_pipeline(
+    tmp_path: Path, made: str, reason: str
+) -> None:
+    text = BALANCES.replace(
+        "    def input", f"    def reordered(self, application_id, stores):\n        {made}\n\n    def input"
+    )
+    with pytest.raises(ScenarioError, match=reason):
+        parts_of(load(scenario_file(tmp_path, text)))
+
+
+@pytest.mark.parametrize(
     ("attribute", "reason"),
     [
         (
@@ -139,14 +196,25 @@ def test_a_pipeline_that_cannot_run_is_refused(tmp_path: Path, made: str, reason
             'topic_settings = {"inputs": {}}',
             "topic_settings names inputs, and its pipeline reads and writes .*input",
         ),
+        (
+            'topic_settings = {"input": {"retention.mss": "1"}}',
+            "topic_settings of input names retention.mss, retention.ms may be meant",
+        ),
+        ("least_partitions = 17", "least_partitions is 17, and a schedule has at most 16"),
     ],
 )
-def test_a_name_that_the_pipeline_does_not_have_is_refused(
+def test_a_name_or_number_that_no_run_can_have_is_refused(
     tmp_path: Path, attribute: str, reason: str
 ) -> None:
     scenario = load(scenario_file(tmp_path, BALANCES.replace(NAME, f"{NAME}\n    {attribute}")))
     with pytest.raises(ScenarioError, match=reason):
         parts_of(scenario)
+
+
+def test_settings_of_topics_are_those_that_brokers_know(tmp_path: Path) -> None:
+    said = '{"input": {"max.compaction.lag.ms": "1", "retention.bytes": "1", "local.retention.ms": "1"}}'
+    text = BALANCES.replace(NAME, f"{NAME}\n    topic_settings = {said}")
+    assert parts_of(load(scenario_file(tmp_path, text))).inputs == ("input",)
 
 
 @pytest.mark.parametrize(

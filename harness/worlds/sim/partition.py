@@ -90,6 +90,7 @@ _NUMBERS = {
     "min.compaction.lag.ms": (0, 0),
 }
 """Those of them that are numbers, in their order: what a broker takes by default, and at the least."""
+POLICY_SETTINGS = ("cleanup.policy", *_NUMBERS)
 
 
 def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
