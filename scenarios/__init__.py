@@ -433,11 +433,14 @@ def encode_value(value: Json) -> bytes | None:
 
 
 def readable_key(scenario: Scenario, store: str, key: bytes) -> str:
-    """The name of a row as the reference has it, or the key as Python writes bytes if it cannot be one."""
+    """The name of a row as the reference has it, or the key as Python writes bytes if it cannot be one. `ScenarioError`
+    if the scenario does not say."""
     try:
         return scenario.decode_key(store, key)
     except (ValueError, struct.error):
         return repr(key)
+    except Exception as error:
+        raise not_decoded(scenario, "decode_key", f"{key!r} of store {store}", "key", error) from error
 
 
 def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
@@ -448,10 +451,17 @@ def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
     except (ValueError, struct.error):
         return repr(value)
     except Exception as error:
-        raise ScenarioError(
-            f"the decode function of scenario {scenario.name} raised {type(error).__name__} for {value!r} of store "
-            f"{store}: {error}; for what cannot be a value it has to raise ValueError"
-        ) from error
+        raise not_decoded(scenario, "decode", f"{value!r} of store {store}", "value", error) from error
+
+
+def not_decoded(
+    scenario: Scenario, function: str, given: str, wanted: str, error: Exception
+) -> ScenarioError:
+    """What to raise when a function that decodes has raised what nobody expects."""
+    return ScenarioError(
+        f"the {function} function of scenario {scenario.name} raised {type(error).__name__} for {given}: "
+        f"{error}{place_of(error)}; for what cannot be a {wanted} it has to raise ValueError"
+    )
 
 
 def shown(thing: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from harness.history import Final, History
+from harness.history import Ended, Event, Final, History
 from harness.oracles import (
     at_least_once,
     changelog,
@@ -139,11 +139,22 @@ TWO_ANSWERS = (
 )
 
 
+def _refuse_not_decoded(events: Iterable[Event]) -> None:
+    """`ScenarioError` that one of its functions which decode has raised where its pipeline ran, which is not to blame.
+    A process tells of its error in words."""
+    begins = f"{ScenarioError.__name__}: "
+    for event in events:
+        if isinstance(event, Ended) and event.error.startswith(begins):
+            raise ScenarioError(event.error.removeprefix(begins))
+
+
 def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
     """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed."""
     final = history.events[-1] if history.events else None
     if not isinstance(final, Final):
         failed = tuple(errors.find_in(history.events, schedule, uncaused=history.uncaused))
+        if failed:
+            _refuse_not_decoded(history.events)
         if failed and not history.inconclusive:
             return Verdict(Outcome.VIOLATED, failed)
         return Verdict(Outcome.INCONCLUSIVE, (), history.inconclusive or "the run has no final observation")
@@ -158,6 +169,12 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this oracle has not judged
                 broken = broken or f"the oracle {name} failed: {type(error).__name__}: {error}"
+        if findings or broken:
+            _refuse_not_decoded(history.events)
+            # An oracle may have failed before there was a model.
+            for model in vars(evidence).get("tasks", {}).values():
+                for line in model.lines:
+                    line.check(schedule.partitions)
         if findings and not all(line.repeats() for model in evidence.tasks.values() for line in model.lines):
             # Then it is not known what had to be found.
             findings, broken = [], TWO_ANSWERS

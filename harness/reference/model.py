@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from types import NoneType
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -29,7 +30,7 @@ from harness.reference.orders import (
     search,
 )
 from harness.reference.tables import GlobalTable, Table, VersionedTable, own
-from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, shown, words_of
+from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, encode_key, shown, words_of
 
 Positions = Mapping[str, int]
 """Topic → offset of the last record that was processed; one without is absent."""
@@ -122,10 +123,16 @@ class Line:
         for record in records:
             topic, row = record
             given = input_record(topic, partition, row) if extracts else None
-            self.times.append(row.timestamp if given is None else scenario.time_of(state, given))
+            self.times.append(row.timestamp if given is None else self._time_of(state, given))
             self.outputs += self._step(state, record)
             self.touched.append(_touched(state))
-            self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
+            try:
+                self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
+            except ScenarioError as error:
+                raise ScenarioError(
+                    f"the reference function of scenario {scenario.name} has in its tables after "
+                    f"{self._place(topic, row.offset)} what cannot be: {error}"
+                ) from error
 
     def replay(self, records: Sequence[tuple[str, Row]]) -> tuple[Mapping[str, Table], list[Expected]]:
         """The tables and outputs that another sequence of records would lead to; used to explain, never to judge."""
@@ -140,6 +147,39 @@ class Line:
         return outputs == self.outputs and all(
             table.rows() == last.rows(store) for store, table in tables.items()
         )
+
+    def check(self, partitions: int) -> None:
+        """`ScenarioError` for what no run could have written, which would be found to be missing from each."""
+        for output in self.outputs:
+            if wrong := _wrong(output, partitions):
+                raise ScenarioError(
+                    f"the reference function of scenario {self._scenario.name} gave an Output to {output.topic} for "
+                    f"{self._place(*output.origin)}, and {wrong}"
+                )
+        for store, table in self.prefixes[-1].state.items():
+            rows: Mapping[Any, Json] = table.rows()
+            for name in rows:
+                if not isinstance(name, str):
+                    raise ScenarioError(
+                        f"the reference function of scenario {self._scenario.name} has a row {name!r} in its table "
+                        f"{store}; names of rows are text"
+                    )
+
+    def _place(self, topic: str, offset: int) -> str:
+        return f"the record at offset {offset} of {topic}-{self._partition}"
+
+    def _time_of(self, state: _Given, record: InputRecord) -> int:
+        try:
+            time: Any = self._scenario.time_of(state, record)
+            if not isinstance(time, int):
+                raise TypeError(f"it returned {time!r}, and has to return a whole number of milliseconds")
+        except Exception as error:
+            raise ScenarioError(
+                f"the time_of function of scenario {self._scenario.name} does not take "
+                f"{shown(record.key)}={shown(record.value)}, {self._place(record.topic, record.offset)}: "
+                f"{words_of(error)}"
+            ) from error
+        return time
 
     def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
         """The outputs of a record with any tables, which change."""
@@ -156,29 +196,39 @@ class Line:
         except Exception as error:
             raise ScenarioError(
                 f"the reference function of scenario {self._scenario.name} does not take "
-                f"{shown(row.key)}={shown(row.value)}, the record at offset {row.offset} of "
-                f"{topic}-{self._partition}: {words_of(error)}{_unread(topic) if row.unread else ''}"
+                f"{shown(row.key)}={shown(row.value)}, {self._place(topic, row.offset)}: {words_of(error)}"
+                f"{_unread(topic) if row.unread else ''}"
             ) from error
         for output in outputs:
             if not isinstance(output, Output):
                 raise ScenarioError(
-                    f"the reference function of scenario {self._scenario.name} gave {output!r} for the record at "
-                    f"offset {row.offset} of {topic}-{self._partition}; it has to give Outputs, such as "
-                    "[Output(topic, key, value)]"
+                    f"the reference function of scenario {self._scenario.name} gave {output!r} for "
+                    f"{self._place(topic, row.offset)}; it has to give Outputs, such as [Output(topic, key, value)]"
                 )
-        return [
-            Expected(
-                output.topic,
-                output.key,
-                own(output.value),
-                row.timestamp if output.timestamp is None else output.timestamp,
-                output.headers,
-                (topic, row.offset),
-                partition,
+        try:
+            return [
+                Expected(
+                    output.topic,
+                    output.key,
+                    own(output.value),
+                    row.timestamp if output.timestamp is None else output.timestamp,
+                    output.headers,
+                    (topic, row.offset),
+                    partition,
+                )
+                for output in outputs
+                for partition in ((None,) if output.partitions is None else output.partitions)
+            ]
+        except (ScenarioError, TypeError) as error:
+            wrong = (
+                error
+                if isinstance(error, ScenarioError)
+                else "partitions of an Output have to be a tuple of numbers"
             )
-            for output in outputs
-            for partition in ((None,) if output.partitions is None else output.partitions)
-        ]
+            raise ScenarioError(
+                f"the reference function of scenario {self._scenario.name} gave for "
+                f"{self._place(topic, row.offset)} what cannot be: {wrong}"
+            ) from error
 
 
 class TaskModel:
@@ -343,6 +393,25 @@ class TaskModel:
                 vector = after
                 line.places[vector] = number
         return line.places
+
+
+def _wrong(output: Expected, partitions: int) -> str:
+    """Why no broker could have an output; empty if one could."""
+    timestamp: Any = output.timestamp
+    headers: Any = output.headers
+    try:
+        encode_key(output.key)
+    except (AttributeError, UnicodeEncodeError):
+        return f"its key is {output.key!r}, it has to be text"
+    if not isinstance(timestamp, int):
+        return f"its timestamp is {timestamp!r}, it has to be a whole number of milliseconds"
+    if not isinstance(headers, tuple) or not all(
+        isinstance(pair, tuple) and list(map(type, pair)) in ([str, str], [str, NoneType]) for pair in headers
+    ):
+        return f"its headers are {headers!r}, they have to be a tuple of pairs of a name and a text or None"
+    if output.partition is not None and output.partition not in range(partitions):
+        return f"its partitions name {output.partition!r}, those of its topic are from 0 to {partitions - 1}"
+    return ""
 
 
 def _chain(line: Line) -> Chain:

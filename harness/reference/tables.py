@@ -531,8 +531,7 @@ def own(value: Json) -> Json:
     if isinstance(value, str | int | float | OneOf):
         return value
     raise ScenarioError(
-        f"a reference function gave {value!r}, a {kind.__name__}, for a value or a part of one: JSON has None, bool, "
-        "int, float, str, list and dict"
+        f"a value or a part of one is {value!r}, a {kind.__name__}: JSON has None, bool, int, float, str, list and dict"
     )
 
 

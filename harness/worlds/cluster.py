@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from harness.history import Final, Row, Topic
 from harness.schedule import Input, Schedule
 from harness.worlds import images
-from scenarios import KEYLESS, Json, Scenario, decode_record, encode_key, encode_value
+from scenarios import KEYLESS, Json, Scenario, decode_record, encode_key, encode_value, not_decoded
 from store.log import TopicSpec
 from store.streams.topology import Topology
 from store.types import Headers, Record
@@ -188,7 +188,14 @@ def output_row(scenario: Scenario, topic: str) -> Callable[[Record], Row]:
         return plain_row
 
     def decode(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
-        return scenario.decode_output(topic, key, value)
+        try:
+            name, read = scenario.decode_output(topic, key, value)
+        except (ValueError, struct.error):
+            raise
+        except Exception as error:
+            given = f"key {key!r} and value {value!r} of topic {topic}"
+            raise not_decoded(scenario, "decode_output", given, "record", error) from error
+        return name, read
 
     return lambda record: _row(record, decode)
 

@@ -18,7 +18,7 @@ from harness.generate.vocabulary import parts_of, sample_of
 from harness.history import Queried
 from harness.oracles import TWO_ANSWERS
 from harness.replay import DidNotEndError, bounded, simulate, simulate_all
-from harness.schedule import Input, Query, QueryKind, Schedule, Step
+from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from scenarios import ScenarioError, decode_held, decode_held_key, load, load_all
 from store.points import Point
@@ -385,14 +385,75 @@ def test_a_tuple_of_a_reference_is_the_list_that_json_makes_of_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("kept", "forwarded"),
-    [("{record.value}", "[record.value, 0]"), ("[record.value, 0]", "[{record.value}]")],
+    ("kept", "forwarded", "where"),
+    [
+        ("{record.value}", "[record.value, 0]", "has in its tables after"),
+        ("[record.value, 0]", "[{record.value}]", "gave for"),
+    ],
 )
 def test_what_json_does_not_have_is_an_error_of_the_reference(
-    tmp_path: Path, kept: str, forwarded: str
+    tmp_path: Path, kept: str, forwarded: str, where: str
 ) -> None:
-    with pytest.raises(ScenarioError, match=r"a reference function gave \{1\}, a set, for a value"):
+    said = (
+        rf"the reference function of scenario pairs {where} the record at offset 0 of input-0 what cannot be: "
+        r"a value or a part of one is \{1\}, a set"
+    )
+    with pytest.raises(ScenarioError, match=said):
         judged(tmp_path, kept, forwarded)
+
+
+@pytest.mark.parametrize(
+    ("rest", "wrong"),
+    [
+        (", '5'", "its timestamp is '5', it has to be a whole number"),
+        (", None, [('a', 'b')]", r"its headers are \[\('a', 'b'\)\], they have to be a tuple of pairs"),
+        (", None, (('a', b'b'),)", r"its headers are \(\('a', b'b'\),\), they have to be a tuple of pairs"),
+        (", None, (), (1,)", "its partitions name 1, those of its topic are from 0 to 0"),
+        (", None, (), ('0',)", "its partitions name '0', those of its topic are from 0 to 0"),
+        (", None, (), 0", "what cannot be: partitions of an Output have to be a tuple of numbers"),
+    ],
+)
+def test_an_output_that_no_broker_could_have_is_an_error_of_the_reference(
+    tmp_path: Path, rest: str, wrong: str
+) -> None:
+    pair = "[record.value, 0]"
+    with pytest.raises(ScenarioError, match=wrong):
+        judged(tmp_path, pair, pair + rest)
+
+
+@pytest.mark.parametrize("key", ["5", "b'ann'", "None", "'\\ud800'"])
+def test_an_output_with_a_key_that_is_no_text_is_an_error_of_the_reference(tmp_path: Path, key: str) -> None:
+    text = PAIRS.replace("KEPT", "[record.value, 0]").replace("record.key, FORWARDED", f"{key}, [1, 0]")
+    scenario = load(scenario_file(tmp_path, text.replace("WRITTEN", "value")))
+    with pytest.raises(ScenarioError, match=r"gave an Output to output .* and its key is .* has to be text"):
+        simulate(scenario, Schedule("pairs", (Input(0, "ann", 1, timestamp=1),)))
+
+
+def test_a_row_of_a_table_whose_name_is_no_text_is_an_error_of_the_reference(tmp_path: Path) -> None:
+    text = PAIRS.replace('state["pairs"][record.key] = KEPT', 'state["pairs"][5] = [1, 0]')
+    text = text.replace("FORWARDED", "[record.value, 0]").replace("WRITTEN", "value")
+    schedule = Schedule("pairs", (Input(0, "ann", 1, timestamp=1),))
+    with pytest.raises(ScenarioError, match="has a row 5 in its table pairs; names of rows are text"):
+        simulate(load(scenario_file(tmp_path, text)), schedule)
+
+
+@pytest.mark.parametrize(
+    ("time", "reason"),
+    [
+        ("return 'x'", "TypeError: it returned 'x', and has to return a whole number of milliseconds"),
+        ("raise KeyError(record)", "KeyError: .*line"),
+    ],
+)
+def test_a_time_that_is_none_is_an_error_of_the_scenario(tmp_path: Path, time: str, reason: str) -> None:
+    text = PAIRS.replace("KEPT", "[record.value, 0]").replace("FORWARDED", "[record.value, 0]")
+    text = text.replace("WRITTEN", "value").replace(
+        "    def input", f"    def time_of(self, state, record):\n        {time}\n\n    def input"
+    )
+    schedule = Schedule("pairs", (Input(0, "ann", 1, timestamp=1),))
+    with pytest.raises(
+        ScenarioError, match=f"the time_of function of scenario pairs does not take .*{reason}"
+    ):
+        simulate(load(scenario_file(tmp_path, text)), schedule)
 
 
 def test_an_output_that_nobody_can_read_is_said_to_be_that(tmp_path: Path) -> None:
@@ -416,13 +477,69 @@ def test_what_is_no_key_of_a_window_is_a_value_error(key: bytes) -> None:
         decode_held_key(key)
 
 
-def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scenario(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["decode", "decode_key"])
+def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scenario(
+    tmp_path: Path, function: str
+) -> None:
     text = RAW.replace(
-        "    def input", "    def decode(self, store, value):\n        raise KeyError(store)\n\n    def input"
+        "    def input",
+        f"    def {function}(self, store, value):\n        raise KeyError(store)\n\n    def input",
     )
     schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
-    with pytest.raises(ScenarioError, match="the decode function of scenario raw raised KeyError"):
+    with pytest.raises(ScenarioError, match=f"the {function} function of scenario raw raised KeyError"):
         simulate(load(scenario_file(tmp_path, text)), schedule)
+
+
+@pytest.mark.parametrize("body", ["raise KeyError(topic)", "return None"])
+def test_decoding_of_an_output_that_raises_so_is_an_error_of_the_scenario(tmp_path: Path, body: str) -> None:
+    text = PAIRS.replace("KEPT", "[record.value, 0]").replace("FORWARDED", "[record.value, 0]")
+    text = text.replace("WRITTEN", "value").replace(
+        "    def input", f"    def decode_output(self, topic, key, value):\n        {body}\n\n    def input"
+    )
+    schedule = Schedule("pairs", (Input(0, "ann", 1, timestamp=1),))
+    with pytest.raises(ScenarioError, match=r"the decode_output function of scenario pairs raised .*Error"):
+        simulate(load(scenario_file(tmp_path, text)), schedule)
+
+
+TOWNS = """
+from scenarios import Sample, Scenario
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import StreamsBuilder
+
+
+class Towns(Scenario):
+    name = "towns"
+    summary = "Orders, and the towns of shops, of which nothing is made."
+    runtimes = ("worker", "streams")
+
+    def pipeline(self, application_id, stores):
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        towns = builder.global_table(f"{application_id}-towns", name="towns")
+        orders = builder.stream(f"{application_id}-input")
+        orders.join_global(towns, lambda key, value: key, lambda value, town: town)
+        return builder.build()
+
+    def input(self, random):
+        return Sample("ann", 1)
+
+    def reference(self, state, record):
+        return []
+
+    def decode(self, store, value):
+        raise KeyError(store)
+
+
+SCENARIO = Towns()
+"""
+
+
+@pytest.mark.parametrize("runtime", [Runtime.WORKER, Runtime.STREAMS])
+def test_decoding_that_raises_where_a_pipeline_runs_is_no_error_of_the_pipeline(
+    tmp_path: Path, runtime: Runtime
+) -> None:
+    items = (Input(0, "x", "Oslo", topic="towns"), Input(0, "x", 1))
+    with pytest.raises(ScenarioError, match="the decode function of scenario towns raised KeyError"):
+        simulate(load(scenario_file(tmp_path, TOWNS)), Schedule("towns", items, runtime=runtime))
 
 
 def test_what_fails_again_and_again_is_told_once_and_why_comes_first(tmp_path: Path) -> None:
