@@ -139,6 +139,16 @@ def with_faults(names: Sequence[str], world: str, faults: Sequence[str]) -> tupl
     return tuple(name for name in names if wanted & faults_of(load(name), WORLDS[world].capabilities).keys())
 
 
+def _called(scenario: Scenario, index: int) -> str:
+    """What people call the schedule at an index, see `schedule_at`."""
+    if index >= 0:
+        return f"schedule {index}"
+    first = -tours_of(scenario)
+    return (
+        "the introduction" if index < first else f"the tour with runtime {scenario.runtimes[index - first]}"
+    )
+
+
 def tours_of(scenario: Scenario) -> int:
     """How many tours a scenario has."""
     return len(scenario.runtimes)
@@ -191,19 +201,23 @@ def _simulate(
                 )
             if differs:
                 # What cannot be repeated shows nothing, neither that it holds nor that it does not.
-                part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different {differs}")
+                part.inconclusive.append(
+                    f"{_called(scenario, index)} of {scenario_name} gave two different {differs}"
+                )
                 continue
-        _record(part, SIMULATION, index, schedule, verdict)
+        _record(part, SIMULATION, _called(scenario, index), schedule, verdict)
     part.result = met.close()
     return part
 
 
-def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Verdict, logs: str = "") -> None:
+def _record(
+    part: Part, world: str, called: str, schedule: Schedule, verdict: Verdict, logs: str = ""
+) -> None:
     if verdict.outcome is Outcome.VIOLATED:
         part.found.append(Found(world, schedule, verdict, logs))
     elif verdict.outcome is Outcome.INCONCLUSIVE:
         kept = f" (logs in {logs})" if logs else ""
-        part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}{kept}")
+        part.inconclusive.append(f"{called} of {schedule.scenario}: {verdict.reason}{kept}")
 
 
 class Total:
@@ -413,13 +427,13 @@ def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) ->
     except NotBegunError:
         raise
     except CrashproofError as error:
-        reason = f"schedule {index} of {scenario.name} could not be run: {error}"
+        reason = f"{_called(scenario, index)} of {scenario.name} could not be run: {error}"
         return Part(WorldResult(), [], [reason], format_exc())
     met = Met()
     met.add(scenario, schedule, history)
     part = Part(met.close())
     verdict = judge(scenario, schedule, history)
-    _record(part, name, index, schedule, verdict, history.logs)
+    _record(part, name, _called(scenario, index), schedule, verdict, history.logs)
     if verdict.outcome is Outcome.HOLDS and history.logs:
         shutil.rmtree(history.logs)
     return part

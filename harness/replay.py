@@ -407,6 +407,8 @@ def check(schedule: str | Path, world: str = SIMULATION) -> None:
         raise ValueError(f"no world is named {world!r}; there are {', '.join(WORLDS)}")
     if isinstance(schedule, Path):
         found = located(schedules.load(schedule), schedule, None)
+    elif not isinstance(schedule, str):
+        raise ScheduleError(f"{schedule!r} is no schedule: give its text, or the Path of its file")
     else:
         found = schedules.decode(schedule.encode())
     verdict, _ = replay(found, world)

@@ -22,6 +22,7 @@ import warnings
 from codecs import BOM_UTF8
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ TASK = "0_0"
 """The task of a step that names none: the first partition of the first sub-topology."""
 
 _TASK = re.compile(r"(0|[1-9][0-9]{0,3})_(0|[1-9][0-9]{0,3})")
+_BYTE = re.compile(r"\(byte (\d+)\)")
 _SETTING_OF_V1 = "commit.records"
 _FAULT_OF_V1 = {
     "power": "power_loss",
@@ -315,7 +317,7 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ScheduleError(f"{source}: not JSON: {error}") from None
+        raise ScheduleError(f"{source}: not JSON: {_BYTE.sub(partial(_line, text), str(error))}") from None
     if not isinstance(raw, dict):
         raise ScheduleError(f"{source}: a schedule is a JSON object, this is {type(raw).__name__}")
     version = raw.get("version")
@@ -334,6 +336,12 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
         raise ScheduleError(f"{source}: {error}{_allowed(str(error))}") from None
     validate(schedule, source)
     return schedule
+
+
+def _line(text: bytes, byte: re.Match[str]) -> str:
+    """Where a byte of a text is, as editors count."""
+    lines = text[: int(byte[1])].split(b"\n")
+    return f"(line {len(lines)}, column {len(lines[-1].decode(errors='replace')) + 1})"
 
 
 def _from_version_1(raw: dict[str, Any]) -> dict[str, Any]:
@@ -384,6 +392,9 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
             raise ScheduleError(
                 f"{source}: input[{index}].timestamp is {item.timestamp}, allowed are {NO_TIME} to {LATEST_INPUT - 1}"
             )
+    for index, choice in enumerate(schedule.choices):
+        if choice < 0:
+            raise ScheduleError(f"{source}: choices[{index}] is {choice}, it cannot be negative")
     for index, step in enumerate(schedule.steps):
         wrong = _wrong(step, schedule)
         if wrong:
@@ -449,6 +460,8 @@ def _wrong_query(query: Query) -> str:
 
 def _allowed(message: str) -> str:
     """The values that the field could have, when a name was not one of them."""
+    if "unknown field" in message:
+        return "; `crashproof format` lists those that there are"
     if "enum value" not in message:
         return ""
     names = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -67,13 +68,16 @@ UNUSABLE: list[tuple[bytes, str]] = [
     (b"", "not JSON"),
     (b"\xff\xfe", "not JSON"),
     (b"[" * 100_000, "not JSON"),
+    (b'{"version": 2,\n "scenario": "\xc3\xa4", x}', "not JSON: JSON is malformed: "),
+    (b'{"version": 2,\n "scenario": "\xc3\xa4", x}', "(line 2, column 19)"),
     (b"[]", "a schedule is a JSON object, this is list"),
     (b'{"scenario": "balances"}', "no usable version"),
     (b'{"version": true, "scenario": "balances"}', "no usable version"),
     (b'{"version": 0, "scenario": "balances"}', "no usable version"),
     (b'{"version": 3, "scenario": "balances"}', "version 3 is newer than this release"),
     (b'{"version": 2}', "missing required field `scenario`"),
-    (a_schedule(colour="1"), "unknown field `colour`"),
+    (a_schedule(colour="1"), "unknown field `colour`; `crashproof format` lists those that there are"),
+    (a_schedule(choices="[99, -1]"), "choices[1] is -1, it cannot be negative"),
     (a_schedule(commit_records="1"), "unknown field `commit_records`"),
     (a_schedule(partitions="0"), "partitions is 0, allowed are 1 to 16"),
     (a_schedule(partitions="1000000"), "allowed are 1 to 16"),
@@ -155,6 +159,14 @@ def test_more_input_than_a_run_can_take_is_refused() -> None:
     schedule = Schedule("balances", (Input(0, "ann", 1),) * (MAX_INPUT + 1))
     with pytest.raises(ScheduleError, match="number of input records is 10001, allowed are 0 to 10000"):
         decode(encode(schedule))
+
+
+@pytest.mark.parametrize("given", [5, None, b"{}"])
+def test_what_is_neither_a_text_nor_a_path_is_no_schedule(given: Any) -> None:
+    with pytest.raises(
+        ScheduleError, match=f"{given!r} is no schedule: give its text, or the Path of its file"
+    ):
+        check(given)
 
 
 @given(st.binary(max_size=300))

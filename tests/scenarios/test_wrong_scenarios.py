@@ -595,6 +595,18 @@ def test_a_pipeline_that_looks_at_chance_is_said_to(tmp_path: Path) -> None:
     assert "does the pipeline look at a clock or at chance" in part.inconclusive[0]
 
 
+def test_schedules_before_the_first_one_are_called_by_what_they_are(tmp_path: Path) -> None:
+    chance = 'b"\\xff" + random().hex().encode()'
+    text = RAW.replace('b"\\xff" + record.value', chance).replace("import Random", "import Random, random")
+    text = text.replace('name = "raw"', 'name = "raw"\n    runtimes = ("worker", "streams")')
+    part = simulate_part(scenario_file(tmp_path, text), 0, -3, 0, None)
+    assert [reason.partition(" of ")[0] for reason in part.inconclusive] == [
+        "the introduction",
+        "the tour with runtime worker",
+        "the tour with runtime streams",
+    ]
+
+
 @pytest.mark.parametrize("place", [INPUT, PIPELINE, "        accounts = context.store(ACCOUNTS)\n"])
 def test_a_scenario_that_exits_with_zero_has_not_been_shown_to_hold(tmp_path: Path, place: str) -> None:
     file = scenario_file(tmp_path, changed(place, "        raise SystemExit(0)\n"))
