@@ -469,6 +469,13 @@ def shown(thing: object) -> str:
     return thing if isinstance(thing, str) and _BYTES.fullmatch(thing) else repr(thing)
 
 
+def is_undecoded(thing: object) -> bool:
+    """Whether a value of a row could not be decoded, or one of those that it has."""
+    if isinstance(thing, list):
+        return any(map(is_undecoded, thing))
+    return isinstance(thing, str) and _BYTES.fullmatch(thing) is not None
+
+
 _BYTES = re.compile(r"""b(['"]).*\1""")
 
 

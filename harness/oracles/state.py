@@ -25,7 +25,7 @@ from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Expected, Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
-from scenarios import shown
+from scenarios import is_undecoded, shown
 
 WHEN = {
     Moment.OPENED: "when opened",
@@ -180,6 +180,10 @@ class _Judge:
             should = f"should be {expected[key]!r}" if key in expected else "should not exist"
             found = f"is {shown(actual[key])}" if key in actual else "is missing"
             why, anomaly = causes[key]
+            if is_undecoded(actual.get(key)) and not is_undecoded(expected.get(key)):
+                why += "; a value has to be JSON, or what decode of the scenario takes"
+            if is_undecoded(key) and key not in expected:
+                why += "; a key has to be UTF-8, or what decode_key of the scenario takes"
             if anomaly is Anomaly.LOST and key in actual and key not in expected:
                 anomaly = Anomaly.RESURRECTED
             yield Finding(

@@ -305,6 +305,29 @@ def test_a_store_of_which_the_reference_says_nothing_is_told_so_and_its_bytes_ar
     ) in verdict.findings[0].sentence
 
 
+@pytest.mark.parametrize(
+    ("key", "timestamped", "hint"),
+    [
+        ("record.key", False, "; a value has to be JSON, or what decode of the scenario takes ("),
+        ("record.key", True, "; a value has to be JSON, or what decode of the scenario takes ("),
+        ('b"\\xff"', False, "; a key has to be UTF-8, or what decode_key of the scenario takes ("),
+    ],
+)
+def test_a_row_that_a_scenario_does_not_decode_is_told_with_what_decodes_it(
+    tmp_path: Path, key: str, timestamped: bool, hint: str
+) -> None:
+    value = 'b"\\xff" + record.value'
+    if timestamped:
+        value = f"ValueAndTimestamp({value}, record.timestamp)"
+    text = RAW.replace('put(record.key, b"\\xff" + record.value)', f"put({key}, {value})")
+    text = text.replace('key_value("raw")', f'key_value("raw", timestamped={timestamped})')
+    text = text.replace('repr(b"\\xff%d" % record.value)', "record.value")
+    text = text.replace("class Raw", "from store.state.timestamped import ValueAndTimestamp\n\n\nclass Raw")
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
+    _, verdict = simulate(load(scenario_file(tmp_path, text)), schedule)
+    assert any(hint in finding.sentence for finding in verdict.findings if finding.oracle == "state")
+
+
 GROUPED = """
 from scenarios import Output, Sample, Scenario
 from store.serdes import JsonSerde, StrSerde
