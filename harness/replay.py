@@ -68,6 +68,11 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
         )
     for index, step in enumerate(schedule.steps):
         ordinal = int(step.task.partition("_")[0])
+        if ordinal not in parts.ordinals:
+            there = ", ".join(f"{number}_…" for number in parts.ordinals)
+            raise ScheduleError(
+                f"{source}: steps[{index}].task is {step.task}, scenario {scenario.name} has tasks {there}"
+            )
         if step.query is not None and (ordinal, step.query.store) not in parts.stores:
             there = ", ".join(f"{store} in tasks {number}_…" for number, store in parts.stores) or "none"
             raise ScheduleError(

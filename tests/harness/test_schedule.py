@@ -299,7 +299,13 @@ def test_a_runtime_that_the_scenario_does_not_run_on_is_refused() -> None:
         check_input(SCENARIOS["enrichment"], Schedule("enrichment", runtime=Runtime.SPARK))
 
 
-@pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere"), ("1_0", "accounts")])
+def test_a_step_for_a_task_that_the_scenario_does_not_have_is_refused() -> None:
+    schedule = Schedule("balances", steps=(Step("kill", task="7_0"),))
+    with pytest.raises(ScheduleError, match=r"steps\[0\]\.task is 7_0, scenario balances has tasks 0_"):
+        check_input(BALANCES, schedule)
+
+
+@pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere")])
 def test_a_query_of_a_store_that_its_task_does_not_have_is_refused(task: str, store: str) -> None:
     schedule = Schedule("balances", steps=(Step(query=Query(store), task=task),))
     with pytest.raises(ScheduleError, match=rf"query\.store is '{store}' of task {task}"):
