@@ -26,6 +26,8 @@ class Capability(StrEnum):
     """A process can be struck inside a write of its stores, and a write, a read or an open can be made to fail."""
     POWER = "power"
     """A disk can forget what was not synced."""
+    LOSSES = "losses"
+    """A disk can lose stores, and keep what speaks for them."""
     TIME = "time"
     """The clock of the cluster can be moved."""
     MARKERS = "markers"
@@ -79,6 +81,7 @@ SIMULATED = frozenset(
         Capability.RECORDS,
         Capability.WRITES,
         Capability.POWER,
+        Capability.LOSSES,
         Capability.TIME,
         Capability.MARKERS,
         Capability.LOGS,
@@ -239,6 +242,11 @@ class Stage:
         gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
         raise NotImplementedError
 
+    def lose_stores(self, actor: Actor) -> None:
+        """End the process as SIGKILL does, and have it started again without the stores of its task on that host, of
+        which the checkpoint there speaks on."""
+        raise NotImplementedError
+
     def kill_and_start_with(self, actor: Actor, settings: Mapping[str, Any]) -> None:
         """End the process as SIGKILL does, and have it started again with these settings beside its others."""
         raise NotImplementedError
@@ -295,8 +303,11 @@ class Stage:
         raise NotImplementedError
 
     def truncate(self, topic: str) -> None:
-        """Delete the head of each partition of an input, up to the group's committed position, as retention does. Where
-        it has none yet, that is what lies before the first record that is not aborted."""
+        """Delete the head of each partition of an input, up to the group's committed position, as retention does."""
+        raise NotImplementedError
+
+    def truncate_aborted(self, topic: str) -> None:
+        """Delete what lies before the first record that is not aborted, where the group has no position."""
         raise NotImplementedError
 
     def forget_positions(self, task: str) -> None:

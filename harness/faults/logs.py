@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.faults.description import Arguments, Capability, Excuse, Fault, Stage, Where
+from harness.faults.description import STARTS_AGAIN, Arguments, Capability, Excuse, Fault, Stage, Where
 
 if TYPE_CHECKING:
     from harness.worlds.actors import Actor
@@ -69,11 +69,21 @@ FAULTS = (
     ),
     Fault(
         "truncate",
-        "The broker deletes the head of an input, up to where the group has committed it, or what was aborted there.",
+        "The broker deletes the head of an input, up to where the group has committed it.",
         Where.NOW,
         needs=frozenset({Capability.LOGS}),
         on_topics=True,
         apply=lambda stage, _, step: stage.truncate(step.topic),
+    ),
+    Fault(
+        "truncate_aborted",
+        "The broker deletes what was aborted at the head of an input of which the group has committed nothing.",
+        Where.NOW,
+        needs=frozenset({Capability.LOGS}),
+        on_topics=True,
+        # Who stands there, and has read nothing, begins anew.
+        excuses=STARTS_AGAIN,
+        apply=lambda stage, _, step: stage.truncate_aborted(step.topic),
     ),
     Fault(
         "open_transaction",

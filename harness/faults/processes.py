@@ -27,6 +27,16 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.kill(actor, wipe=True),
     ),
     Fault(
+        "lose_stores",
+        "The process that runs the task is killed, and the task's stores on that host are gone, but not their "
+        "checkpoint.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.LOSSES}),
+        deadly=True,
+        removes_state=True,
+        apply=lambda stage, actor, _: stage.lose_stores(actor),
+    ),
+    Fault(
         "power_loss",
         "The host loses power: its processes die, and its disk forgets what was not synced, all of it or a part.",
         Where.POINT,

@@ -62,6 +62,9 @@ PUNCTUATED = 7
 """One schedule in so many of a pipeline that does something by the wall clock has a punctuator that raises, and a
 handler that nobody asks about it."""
 
+STORELESS = 10
+"""One schedule in so many of a pipeline with stores begins with stores that are gone, and a rebuild that dies."""
+
 UNTIMED = 4
 """One schedule in so many of a scenario that takes them has records without a time of their own, and a commit that is
 refused behind some of them."""
@@ -575,12 +578,15 @@ class _Generator:
             steps = [*self._outlives_its_version(), *steps]
         if self._index % PUNCTUATED == PUNCTUATED - 1 and "fail_punctuator" in self._possible:
             steps = self._fails_at_a_punctuator(steps)
+        lost = self._parts.stores and not self._parts.versions and "lose_stores" in self._possible
+        if self._index % STORELESS == STORELESS - 3 and lost:
+            steps = [*self._without_stores(), *steps]
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
-        if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate" in self._possible:
+        if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate_aborted" in self._possible:
             items = (*_aborted_before(items, 1 + self._index // BEHIND_ABORTED % 2), *items)
-            steps = [*(Step("truncate", topic=topic) for topic in self._parts.inputs), *steps]
+            steps = [*(Step("truncate_aborted", topic=topic) for topic in self._parts.inputs), *steps]
         return items, steps
 
     def _beside_copies(self, schedule: Schedule) -> Schedule:
@@ -668,6 +674,20 @@ class _Generator:
         ]
         failing = [Step("fail_punctuator", task=task, wait=turn % 4) for task in tasks]
         return [*failing, *(step for step in steps if step.fault != "fail_processing")]
+
+    def _without_stores(self) -> list[Step]:
+        """Stores for which the checkpoint alone says how far they are, and which are gone; their rebuild dies in the
+        midst of it, by turns."""
+        self._choose({"default.dsl.store": "rocksDB", "restore.batch.records": 1, "commit.records": 2})
+        turn = self._index // STORELESS
+        ordinal, _ = self._parts.stores[turn % len(self._parts.stores)]
+        most = max(sorted(set(self._filled)), key=self._filled.count)
+        task = f"{ordinal}_{most}"
+        # The checkpoint speaks for them once they were closed in order.
+        closed = Step("clean_stop", task=task, wait=3 + turn % 5)
+        lost = Step("lose_stores", task=task, at=Point.PRODUCER_READY)
+        dies = Step(("kill", "clean_stop", "power_loss")[turn % 3], task=task, at=Point.RESTORE_BATCH)
+        return [closed, lost, dies]
 
     def _refused_behind_untimed(self, partition: int) -> list[Step]:
         """A commit that is refused by turns, so that records without a time come before it and after."""

@@ -150,4 +150,16 @@ MUTANTS = (
         (Edit(f"{_OFFSETS}.begin_unclean", "self._forget(direct)", "self._forget(direct[:1])"),),
         oracle="restore",
     ),
+    Mutant(
+        "the-entry-of-a-store-that-is-gone-stays",
+        OWN,
+        "The checkpoint keeps what it says of a store that was found empty, while that is restored from the start.",
+        (
+            Edit(
+                "store.recovery.offsets:TaskOffsets.adopt",
+                "                self._move_in(store, changelog, entry)\n            self._forget([changelog])\n",
+                "                self._move_in(store, changelog, entry)\n                self._forget([changelog])\n",
+            ),
+        ),
+    ),
 )

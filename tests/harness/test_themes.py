@@ -17,6 +17,7 @@ from harness.generate.plain import (
     MOVED_BACK,
     OUTLIVED,
     PUNCTUATED,
+    STORELESS,
     UNTIMED,
 )
 from harness.generate.themes import Times, times
@@ -38,7 +39,7 @@ DISPATCH = load_all()["dispatch"]
 
 def _struck(schedule: Schedule) -> list[str]:
     """The faults of a schedule, without what retention takes before it begins."""
-    return [step.fault for step in schedule.steps if step.query is None and step.fault != "truncate"]
+    return [step.fault for step in schedule.steps if step.query is None and step.fault != "truncate_aborted"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:
 
 def test_attempts_of_spark_find_positions_set_back_in_many_schedules() -> None:
     set_back = 0
-    for index in range(3, 400, 4):
+    for index in range(3, 600, 4):
         schedule = generate(CATALOG, 4, index)
         if schedule.settings.get("processing.guarantee") != "at_least_once":
             continue
@@ -212,7 +213,7 @@ def test_one_schedule_in_eleven_begins_behind_what_was_aborted_in_each_partition
         for item in schedule.input:
             first.setdefault((item.topic, item.partition), item.aborted)
         assert all(first.values())
-        cut = {step.topic for step in schedule.steps if step.fault == "truncate" and not step.wait}
+        cut = {step.topic for step in schedule.steps if step.fault == "truncate_aborted" and not step.wait}
         assert cut >= {topic for topic, _ in first}
 
 
@@ -233,10 +234,21 @@ def test_one_schedule_in_four_with_versions_has_a_process_that_outlives_its_vers
     for index in range(OUTLIVED, 90, MOVED):
         schedule = generate(scenario, 4, index)
         assert schedule.partitions == 1
-        steps = [step for step in schedule.steps if step.query is None and step.fault != "truncate"][:4]
+        steps = [step for step in schedule.steps if step.query is None and step.fault != "truncate_aborted"][
+            :4
+        ]
         assert [step.fault for step in steps] == ["pause", "kill_and_reorder", "stall", "resume"]
         places.add((steps[2].call, steps[2].edge))
         history, _ = simulate(scenario, schedule)
         fenced += any(isinstance(event, Ended) and event.reason is End.FENCED for event in history.events)
     assert len(places) >= 8
     assert fenced >= 6
+
+
+def test_one_schedule_in_ten_loses_stores_that_were_closed_in_order_and_dies_in_their_rebuild() -> None:
+    for index in range(STORELESS - 3, 60, STORELESS):
+        schedule = generate(CATALOG, 4, index)
+        assert _struck(schedule)[:2] == ["clean_stop", "lose_stores"]
+        number = next(place for place, step in enumerate(schedule.steps) if step.fault == "lose_stores")
+        assert schedule.steps[number + 1].at is Point.RESTORE_BATCH
+        assert schedule.settings["default.dsl.store"] == "rocksDB"

@@ -129,9 +129,13 @@ class Host:
             file.lose_power(moment + number + answer)
 
     def wipe(self, task_id: str) -> None:
+        self.lose_stores(task_id)
+        self.checkpoints.pop(task_id, None)
+
+    def lose_stores(self, task_id: str) -> None:
+        """What the checkpoint says of them stays."""
         for key in [key for key in self.files if key[0] == task_id]:
             del self.files[key]
-        self.checkpoints.pop(task_id, None)
 
     def open(self, task_id: str, store_name: str, around: AroundWrite | None = None) -> _Counted:
         """`around` is called with every write."""

@@ -877,6 +877,14 @@ class SimRun(VersionedRun):
                         self.runtime.killed(one)
             host.lose_power(self.director.points, self.chooser)
 
+    def lose_stores(self, actor: Actor) -> None:
+        self.may_wipe(actor)
+        disk = self.hosts[actor.host]
+        assert isinstance(disk, Host)
+        if not is_driver(actor.task):
+            disk.lose_stores(called(self.scenario, actor.task, self.laid_out[disk.number]))
+        self.kill(actor)
+
     def suspend(self, actor: Actor) -> None:
         """Nothing has to be done: a process that is not among the runnable ones does not run."""
 
@@ -991,8 +999,8 @@ class SimRun(VersionedRun):
     # -- what faults ask --------------------------------------------------------------------------------------
 
     def can(self, fault: Fault) -> str:
-        if self.schedule.files and Capability.POWER in fault.needs:
-            return f"{fault.name}: what real files lose with the power cannot be said"
+        if self.schedule.files and fault.needs & {Capability.POWER, Capability.LOSSES}:
+            return f"{fault.name}: what real files lose with the power, or of themselves, cannot be said"
         if not self.schedule.files and Capability.FILES in fault.needs:
             return f"{fault.name}: the stores of this schedule lie on a disk that is simulated"
         return super().can(fault)
@@ -1054,9 +1062,24 @@ class SimRun(VersionedRun):
         for number in range(self.schedule.partitions):
             tp = TopicPartition(self.prefix + topic, number)
             self.cluster.keep(tp)
-            # Before the first commit, what nobody is to read: the transactions in front that were aborted.
-            first = positions.get(tp, self.broker.first_visible(tp))
-            self.broker.delete_records(tp, max(self.broker.start_offset(tp), first))
+            self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
+
+    def truncate_aborted(self, topic: str) -> None:
+        if self.prefix + topic not in self.broker.topics():
+            raise SkipError(f"there is no topic {topic}")
+        self.broker.settle()
+        positions = self.broker.committed_offsets(APPLICATION)
+        cut = {
+            tp: first
+            for number in range(self.schedule.partitions)
+            if (tp := TopicPartition(self.prefix + topic, number)) not in positions
+            and (first := self.broker.first_visible(tp)) > self.broker.start_offset(tp)
+        }
+        if not cut:
+            raise SkipError(f"nothing was aborted at the head of {topic}, or it was committed before")
+        for tp, first in cut.items():
+            self.cluster.keep(tp)
+            self.broker.delete_records(tp, first)
 
     def forget_positions(self, task: str) -> None:
         topology = self.topologies[ordinal_of(task)]
