@@ -192,7 +192,8 @@ def test_an_output_topic_that_is_deleted_keeps_no_later_record_from_being_passed
     cluster = cluster_of(build, (b"k", b'"1"'), (b"k", b'"2"'))
     for day in ("day-1", "day-2"):
         cluster.broker.create_topic(day, 1)
-    worker = cluster.worker(StreamsConfig(**CONTINUE))
+    settings: dict[str, Any] = {**CONTINUE}
+    worker = cluster.worker(StreamsConfig(**settings))
     while worker.poll():
         pass
     cluster.broker.delete_topic("day-1")
