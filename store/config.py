@@ -37,7 +37,8 @@ class Guarantee(StrEnum):
     """`processing.guarantee`."""
 
     AT_LEAST_ONCE = "at_least_once"
-    """No record is lost; after a crash some are processed again, with their effects and outputs."""
+    """No record of an input is lost; after a crash some are processed again, with their effects and outputs. Where
+    stores write straight to their database, they may have those effects before."""
     EXACTLY_ONCE = "exactly_once"
     """The older name of the next."""
     EXACTLY_ONCE_V2 = "exactly_once_v2"

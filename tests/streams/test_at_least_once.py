@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,14 @@ from harness.worlds.sim.disk import Host
 from store.config import Guarantee, StreamsConfig
 from store.errors import FatalLogError, PositionLostError, ProtocolError
 from store.points import Point
+from store.serdes import StrSerde
 from store.state.keyvalue import KeyValueStore
 from store.streams.context import Context
+from store.streams.dsl import StreamsBuilder
 from store.streams.task import apply
 from store.types import IsolationLevel, Record
 from tests.clusters import SINK, STORE, Cluster, pipeline, rows
+from tests.streams.dsl.crashing import Process
 
 KEYS = [b"a", b"b", b"a", b"c", b"a", b"b"]
 
@@ -262,3 +266,55 @@ def test_exactly_once_does_not_start_where_a_store_is_a_single_record_ahead_of_t
         PositionLostError, match="holds in-0 up to offset 1, but the group app committed in-0 at 1"
     ):
         cluster.task(StreamsConfig(commit_records=2)).open()
+
+
+def groups(builder: StreamsBuilder) -> None:
+    orders = builder.table("orders", materialized="orders")
+    grouped = orders.group_by(lambda _, value: (value[0], value))
+    sums = grouped.reduce(
+        lambda group, value: "".join(sorted(group + value)), lambda group, value: group.replace(value, "", 1)
+    )
+    sums.to_stream().to("out")
+
+
+def names(builder: StreamsBuilder) -> None:
+    people = builder.table("people", materialized="people")
+    joined = builder.table("orders", materialized="orders").join(
+        people, lambda order: order[0], lambda order, name: order + name
+    )
+    joined.to_stream().to("out")
+
+
+@pytest.mark.parametrize(
+    ("build", "last", "left"),
+    [
+        (groups, (b"k", b"q2"), {b"p": b"", b"q": b"12qq"}),
+        (names, (b"k", None), {b"x": b"q1Q"}),
+    ],
+)
+def test_where_stores_have_transactions_what_a_change_of_a_table_leads_to_is_sent_after_a_kill_too(
+    build: Callable[[StreamsBuilder], None], last: tuple[bytes, bytes | None], left: dict[bytes, bytes]
+) -> None:
+    """Where they write straight to their database, a kill before it is sent leaves a table that has the change already,
+    as in Kafka Streams."""
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    build(builder)
+    config = StreamsConfig(
+        processing_guarantee=Guarantee.AT_LEAST_ONCE,
+        default_state_isolation_level=IsolationLevel.READ_COMMITTED,
+        statestore_cache_max_bytes=0,
+        commit_records=1_000,
+    )
+    running = Process(builder.build(), 1, config)
+    for key, value in ((b"p", b"P"), (b"q", b"Q")):
+        if build is names:
+            running.feed("people", key, value, 10)
+    for key, value in ((b"x", b"q1"), (b"k", b"p1")):
+        running.feed("orders", key, value, 10)
+    running.settle()
+    running.feed("orders", *last, 20)
+    (ordered,) = [task for task in running.tasks if any(tp.topic == "orders" for tp in task.inputs)]
+    # It has begun a transaction, and processed the record.
+    assert running.killed_within(1, lambda: running.step(ordered))
+    running.settle()
+    assert running.latest("out") == left
