@@ -363,4 +363,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "an-extractor-is-asked-about-own-topics",
+        OWN,
+        "The default timestamp extractor is asked about the records of repartition topics too.",
+        (
+            Edit(
+                "store.streams.dsl.graph:Place.timings",
+                "if given is None or any(topic in self.graph.topics for topic in self.vertex.topics):",
+                "if given is None:",
+            ),
+        ),
+    ),
 )
