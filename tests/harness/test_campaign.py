@@ -646,8 +646,8 @@ def test_a_campaign_that_is_asked_for_faults_has_one_of_them_in_each_schedule(
 
 def test_a_campaign_that_is_asked_for_a_fault_has_to_meet_it_and_nothing_else() -> None:
     asked = ("move", "damage_rows", "kill")
-    part = run_simulation(Plan(("balances",), seed=2, schedules=12, faults=asked), over(1), quiet)
-    assert part.result.schedules == 12
+    part = run_simulation(Plan(("balances",), seed=2, schedules=24, faults=asked), over(1), quiet)
+    assert part.result.schedules == 24
     assert part.result.missing == []
     assert all(part.result.faults[name] for name in asked)
     never = Met().missing([BALANCES], WORLDS["sim"].capabilities, whole=True, faults=("kill", "kill_broker"))

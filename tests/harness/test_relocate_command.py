@@ -20,7 +20,7 @@ print("a pipeline may print")
 class Application:
     def __init__(self, shape):
         self.sub_topologies = tuple(
-            Topology("app", ("to-" + "+".join(sorted(stores)),), (), stores, print, ordinal)
+            Topology("app", ("to-" + ".".join(sorted(stores)),), (), stores, print, ordinal)
             for ordinal, stores in shape.items()
         )
 

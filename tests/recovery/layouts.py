@@ -38,7 +38,7 @@ def nothing(context: Context, record: Record) -> None: ...
 
 
 def topology(ordinal: int, stores: Sequence[str], source: str | None = None) -> Topology:
-    name = source or "+".join(sorted(stores)) or "none"
+    name = source or ".".join(sorted(stores)) or "none"
     return Topology("app", (f"to-{name}",), (), tuple(stores), nothing, ordinal)
 
 
