@@ -104,6 +104,7 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         "closed_windows",
         "errands",
         "limits",
+        "meters",
         "notices",
         "orders_payments",
         "peaks",
