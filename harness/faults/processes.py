@@ -34,6 +34,8 @@ FAULTS = (
         needs=frozenset({Capability.PROCESSES, Capability.LOSSES}),
         deadly=True,
         removes_state=True,
+        # What the checkpoint says was true, where they were closed in order.
+        placed=True,
         apply=lambda stage, actor, _: stage.lose_stores(actor),
     ),
     Fault(
