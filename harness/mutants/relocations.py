@@ -57,16 +57,4 @@ MUTANTS = (
         "Nothing is moved: the stores of sub-topologies with other ordinals are restored from their changelogs.",
         (Edit("store.recovery.relocation:moves_of", "if last.ordinal != there:", "if False:"),),
     ),
-    Mutant(
-        "who-takes-over-forgets-the-times",
-        OWN,
-        "Who takes over from a former ordinal notes the new one alone, and not the times and topics beside it.",
-        (
-            Edit(
-                "store.streams.ordinals:fence_former",
-                "_NOTED.sub(note(topology.ordinal), said, count=1)",
-                "note(topology.ordinal)",
-            ),
-        ),
-    ),
 )
