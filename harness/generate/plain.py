@@ -538,7 +538,7 @@ class _Generator:
         """One thread with all tasks, of which one has all records but the first of each other. Nothing ends a
         transaction but its records, or what another one waits for."""
         turn = self._index // UNDISTURBED
-        most = max(sorted(set(self._filled)), key=self._filled.count)
+        most = self._fullest()
         first: dict[int, Input] = {}
         items = [
             one
@@ -681,7 +681,7 @@ class _Generator:
         self._choose({"default.dsl.store": "rocksDB", "restore.batch.records": 1, "commit.records": 2})
         turn = self._index // STORELESS
         ordinal, _ = self._parts.stores[turn % len(self._parts.stores)]
-        most = max(sorted(set(self._filled)), key=self._filled.count)
+        most = self._fullest()
         task = f"{ordinal}_{most}"
         # The checkpoint speaks for them once they were closed in order.
         closed = Step("clean_stop", task=task, wait=3 + turn % 5)
@@ -742,6 +742,10 @@ class _Generator:
         if self._random.random() < 0.7:
             return ()
         return tuple(self._random.randrange(4) for _ in range(self._random.randint(1, 30)))
+
+    def _fullest(self) -> int:
+        """The partition with most records of the input, the first of several."""
+        return max(sorted(set(self._filled)), key=self._filled.count)
 
     def _task(self, ordinals: Sequence[int] = ()) -> str:
         """A task, of these sub-topologies if any, mostly one whose partition of the input has records: nothing strikes

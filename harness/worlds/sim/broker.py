@@ -442,9 +442,8 @@ class SimBroker:
 
     def first_visible(self, tp: TopicPartition) -> int:
         """The offset of the first record that a reader at READ_COMMITTED gets, or else where such readers end."""
-        log = self._log(tp)
-        visible = log.read(0, None, IsolationLevel.READ_COMMITTED).records
-        return visible[0].offset if visible else log.last_stable()
+        visible = self.visible(tp, IsolationLevel.READ_COMMITTED)
+        return visible[0].offset if visible else self._log(tp).last_stable()
 
     def log(self, tp: TopicPartition) -> Partition:
         """The log of a partition, for whoever looks at it often and deletes no topic."""

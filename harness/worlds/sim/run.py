@@ -1054,26 +1054,28 @@ class SimRun(VersionedRun):
                 if self.cluster.committed(*tp):
                     self.broker.retain(tp)
 
-    def truncate(self, topic: str) -> None:
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Those of an input. `SkipError` where there is no such topic."""
         if self.prefix + topic not in self.broker.topics():
             raise SkipError(f"there is no topic {topic}")
+        return [TopicPartition(self.prefix + topic, number) for number in range(self.schedule.partitions)]
+
+    def truncate(self, topic: str) -> None:
+        there = self._partitions_of(topic)
         self.broker.settle()
         positions = self.broker.committed_offsets(APPLICATION)
-        for number in range(self.schedule.partitions):
-            tp = TopicPartition(self.prefix + topic, number)
+        for tp in there:
             self.cluster.keep(tp)
             self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
 
     def truncate_aborted(self, topic: str) -> None:
-        if self.prefix + topic not in self.broker.topics():
-            raise SkipError(f"there is no topic {topic}")
+        there = self._partitions_of(topic)
         self.broker.settle()
         positions = self.broker.committed_offsets(APPLICATION)
         cut = {
             tp: first
-            for number in range(self.schedule.partitions)
-            if (tp := TopicPartition(self.prefix + topic, number)) not in positions
-            and (first := self.broker.first_visible(tp)) > self.broker.start_offset(tp)
+            for tp in there
+            if tp not in positions and (first := self.broker.first_visible(tp)) > self.broker.start_offset(tp)
         }
         if not cut:
             raise SkipError(f"nothing was aborted at the head of {topic}, or it was committed before")
@@ -1116,13 +1118,12 @@ class SimRun(VersionedRun):
         return True
 
     def hold_open(self, topic: str) -> None:
-        if self.prefix + topic not in self.broker.topics():
-            raise SkipError(f"there is no topic {topic}")
+        there = self._partitions_of(topic)
         producer = self.log.producer(f"stranger-{len(self._held_open)}", TRANSACTION_TIMEOUT_MS)
         producer.init_transactions()
         producer.begin_transaction()
-        for number in range(self.schedule.partitions):
-            producer.produce(self.prefix + topic, b"stranger", None, partition=number, timestamp=0)
+        for tp in there:
+            producer.produce(tp.topic, b"stranger", None, partition=tp.partition, timestamp=0)
         producer.flush()
         self._held_open.append(producer)
 
