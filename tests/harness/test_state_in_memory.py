@@ -36,14 +36,19 @@ def _write(context: Context, record: Record, amounts: Iterable[int]) -> None:
     context.forward("app-output", record.key, b"%d" % sum(amounts))
 
 
+def _remember(context: Context, record: Record, amounts: dict[int, int]) -> None:
+    """`amounts` are those of the record's key, by offset."""
+    amounts[record.offset] = int(record.value or 0)
+    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
 class InTheObject:
     def __init__(self) -> None:
         self.amounts: dict[bytes, dict[int, int]] = {}
 
     def __call__(self, context: Context, record: Record) -> None:
         amounts = self.amounts.setdefault(record.key or b"", {})
-        amounts[record.offset] = int(record.value or 0)
-        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+        _remember(context, record, amounts)
 
 
 KEPT = InTheObject()
@@ -51,8 +56,7 @@ KEPT = InTheObject()
 
 def in_a_dict(context: Context, record: Record) -> None:
     amounts = TOTALS.setdefault(record.key or b"", {})
-    amounts[record.offset] = int(record.value or 0)
-    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+    _remember(context, record, amounts)
 
 
 def in_a_list(context: Context, record: Record) -> None:
@@ -79,8 +83,7 @@ class InTheClass:
 
     def __call__(self, context: Context, record: Record) -> None:
         amounts = self.amounts.setdefault(record.key or b"", {})
-        amounts[record.offset] = int(record.value or 0)
-        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+        _remember(context, record, amounts)
 
 
 class CountedByTheClass:
@@ -98,8 +101,7 @@ def in_a_default(
     totals: dict[bytes, dict[int, int]] = {},  # noqa: B006 - the mistake that is to be found
 ) -> None:
     amounts = totals.setdefault(record.key or b"", {})
-    amounts[record.offset] = int(record.value or 0)
-    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+    _remember(context, record, amounts)
 
 
 @lru_cache
@@ -109,8 +111,7 @@ def totals_of(_: bytes) -> dict[int, int]:
 
 def in_a_function_that_remembers(context: Context, record: Record) -> None:
     amounts = totals_of(record.key or b"")
-    amounts[record.offset] = int(record.value or 0)
-    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+    _remember(context, record, amounts)
 
 
 def _closing() -> tuple[Process, Process]:
@@ -119,8 +120,7 @@ def _closing() -> tuple[Process, Process]:
 
     def in_what_is_closed_over(context: Context, record: Record) -> None:
         amounts = totals.setdefault(record.key or b"", {})
-        amounts[record.offset] = int(record.value or 0)
-        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+        _remember(context, record, amounts)
 
     def counted(context: Context, record: Record) -> None:
         """Right without faults, as `in_a_number` is."""

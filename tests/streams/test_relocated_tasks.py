@@ -333,10 +333,9 @@ def test_a_zombie_that_writes_to_a_store_which_another_sub_topology_has_now_cann
     assert cluster.visible(TopicPartition("app-b-changelog", 0), RC)[1:] == []
 
 
-@pytest.mark.requirement("13627.2")
-def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
-    cluster: SimBroker, tmp_path: Path
-) -> None:
+def before_a_split(cluster: SimBroker, tmp_path: Path) -> SimLog:
+    """One sub-topology has both stores, and has processed two records."""
+
     def both(context: Context, record: Record) -> None:
         for name in "ab":
             context.store(name).put(record.key, b"7")
@@ -344,6 +343,14 @@ def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
     log = SimLog(cluster)
     feed(cluster, "a", 2)
     run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    return log
+
+
+@pytest.mark.requirement("13627.2")
+def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = before_a_split(cluster, tmp_path)
     split = application("ab")
     prepare(tmp_path, split, log, ON, CLOCK)
     worker = Worker(split[1], [0], log, StateDirectory(tmp_path, "app"), ON, CLOCK)
@@ -362,13 +369,7 @@ def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
 def test_where_its_disk_is_not_a_store_that_was_split_off_goes_on_once_the_new_inputs_position_is_set(
     cluster: SimBroker, tmp_path: Path
 ) -> None:
-    def both(context: Context, record: Record) -> None:
-        for name in "ab":
-            context.store(name).put(record.key, b"7")
-
-    log = SimLog(cluster)
-    feed(cluster, "a", 2)
-    run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    log = before_a_split(cluster, tmp_path)
     split = application("ab")
     feed(cluster, "b")
     with pytest.raises(PositionLostError):
@@ -382,13 +383,7 @@ def test_where_its_disk_is_not_a_store_that_was_split_off_goes_on_once_the_new_i
 def test_a_store_that_was_split_off_is_refused_where_the_positions_of_its_former_input_are_lost(
     cluster: SimBroker, tmp_path: Path
 ) -> None:
-    def both(context: Context, record: Record) -> None:
-        for name in "ab":
-            context.store(name).put(record.key, b"7")
-
-    log = SimLog(cluster)
-    feed(cluster, "a", 2)
-    run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    log = before_a_split(cluster, tmp_path)
     cluster.commit_offsets("app", {TopicPartition("app-a-in", 0): 1})
     prepare(tmp_path, application("ab"), log, ON, CLOCK)
     with pytest.raises(PositionLostError):

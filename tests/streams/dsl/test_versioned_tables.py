@@ -28,6 +28,10 @@ from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, re
 
 EACH = pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
 HISTORY = 100
+PASSING_OVER: dict[str, object] = UNCACHED | {
+    "processing.exception.handler": "continue",
+    "errors.dead.letter.queue.topic.name": "dead",
+}
 
 
 def versioned(name: str = "t", history: int = HISTORY) -> Materialized:
@@ -316,17 +320,13 @@ def picky(made: StreamsBuilder) -> None:
 
 
 def test_an_error_is_blamed_on_the_record_that_is_joined() -> None:
-    config = UNCACHED | {
-        "processing.exception.handler": "continue",
-        "errors.dead.letter.queue.topic.name": "dead",
-    }
-    with driver(picky, config, auto_commit=False) as running:
+    with driver(picky, PASSING_OVER, auto_commit=False) as running:
         pipe(running, [("stream", "k", 0, 5), ("stream", "k", 1, 40), ("stream", "k", 1, 60)])
         running.commit()
         assert output(running) == [("k", 1, 40)]
         (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
         assert (dead.key, dead.value, dead.timestamp) == ("k", 0, 5)
-    with driver(picky, config) as running:
+    with driver(picky, PASSING_OVER) as running:
         pipe(running, [("stream", "k", 0, 5)])
         # What it came with is committed: it is passed over when it is let go.
         pipe(running, [("stream", "k", 1, 40), ("stream", "k", 1, 60)])
@@ -337,11 +337,7 @@ def test_an_error_is_blamed_on_the_record_that_is_joined() -> None:
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
 def test_at_least_once_one_that_is_passed_over_waits_no_more_and_keeps_nobody_back(*, crashes: bool) -> None:
-    config = UNCACHED | {
-        "processing.guarantee": "at_least_once",
-        "processing.exception.handler": "continue",
-        "errors.dead.letter.queue.topic.name": "dead",
-    }
+    config = PASSING_OVER | {"processing.guarantee": "at_least_once"}
     waiting = [("stream", "k", value, 5) for value in (1, 0, 1)]
     with driver(picky, config, auto_commit=False) as running:
         pipe(running, [*waiting, ("stream", "l", 1, 6), ("stream", "k", 1, 40)])
@@ -361,11 +357,7 @@ def test_the_record_that_lets_one_go_which_is_passed_over_goes_on_everywhere(gua
         picky(made)
         made.stream("stream").to("copied")
 
-    config = UNCACHED | {
-        "processing.guarantee": guarantee,
-        "processing.exception.handler": "continue",
-        "errors.dead.letter.queue.topic.name": "dead",
-    }
+    config = PASSING_OVER | {"processing.guarantee": guarantee}
     with driver(build, config, auto_commit=False) as running:
         pipe(running, [("stream", "k", 0, 5), ("stream", "l", 2, 30), ("stream", "m", 3, 60)])
         running.commit()
@@ -388,11 +380,7 @@ def test_exactly_once_the_dead_letter_of_one_that_waited_is_the_record_as_it_was
         halved = stream.map_values(lambda value: value // 2)
         halved.left_join_table(table, lambda value, _: 1 // value, grace=10).to("out")
 
-    config = UNCACHED | {
-        "processing.exception.handler": "continue",
-        "errors.dead.letter.queue.topic.name": "dead",
-    }
-    with driver(build, config, auto_commit=False) as running:
+    with driver(build, PASSING_OVER, auto_commit=False) as running:
         pipe(running, [("stream", "k", 1, 5), ("stream", "l", 2, 30), ("stream", "m", 4, 60)])
         running.commit()
         assert [record.value for record in running.read_output("copied", StrSerde(), JsonSerde())] == [2, 4]
