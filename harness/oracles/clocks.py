@@ -5,8 +5,8 @@
   to do it. To go back to the last commit is no start: the interval goes on, and the turn that does so does no more.
   Where the clock was set the last commit may be of another time, and the interval begins anew.
 * It is not done early. It is due at multiples of the interval after the task was opened, and done once for all that are
-  over, but for what was aborted. Once a task was opened again in its process, which goes on with the times of before,
-  or the clock was set, nothing is asked.
+  over, but for what was aborted. A task that is opened again in its process goes on with the times of before, or begins
+  anew: of those of before the first is asked for, which neither is before. Once the clock was set nothing is asked.
 * A store does not say that it is up to date since a time which its host's clock has not reached, once it was restored
   by that clock, or the standby that keeps it had a turn: it would be taken for one that may have missed deletions.
 """
@@ -106,6 +106,8 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     opened: set[int] = set()
     """Incarnations that have opened their task before."""
+    again: set[int] = set()
+    """Those that have opened it once more, and done nothing since that was due."""
     opening: set[int] = set()
     """Those that have opened it in this turn, for the first time."""
     turns: dict[int, tuple[int, int]] = {}
@@ -123,9 +125,10 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
                 opening = {who for who in opening if hosts[who] != host}
                 turns = {who: turn for who, turn in turns.items() if hosts[who] != host}
             case Reached(incarnation=who, point=Point.RESTORED):
-                turns.pop(who, None)
                 if who in opened:
                     opening.discard(who)
+                    again.add(who)
+                    uncommitted.pop(who, None)
                 else:
                     opened.add(who)
                     opening.add(who)
@@ -153,6 +156,8 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
                             actual=now,
                         )
                         return
+                if who in again:
+                    turns.pop(who, None)
                 uncommitted[who] = now
 
 

@@ -132,3 +132,20 @@ def test_a_process_that_gets_a_task_back_does_not_go_on_with_the_times_of_before
     given_up = Ended(TASK, 0, End.FENCED)
     back = opened(INTERVAL - 10, INTERVAL - 10, 1)
     assert anomalies(*opened(), given_up, *back, *ticked(INTERVAL, who=1)) == [Anomaly.DIVERGED]
+
+
+def test_a_tick_that_was_committed_does_not_come_again_where_the_task_is_opened_again() -> None:
+    aborted = *failed(INTERVAL + 5), *reached(Point.PRODUCER_READY, Point.RESTORED), turned(INTERVAL + 8)
+    early = ticked(INTERVAL + 10, COMMITTED)
+    assert anomalies(*opened(), *ticked(INTERVAL, COMMITTED), *aborted, *early) == [Anomaly.DIVERGED]
+
+
+def test_a_tick_that_was_not_committed_comes_again_where_the_task_is_opened_again() -> None:
+    again = *reached(Point.TASK_CLOSED, Point.PRODUCER_READY, Point.RESTORED), turned(INTERVAL + 5)
+    assert found(*opened(), *ticked(INTERVAL), *again, *ticked(INTERVAL + 10)) == []
+
+
+def test_a_task_that_was_opened_again_may_have_begun_its_intervals_anew() -> None:
+    again = *reached(Point.TASK_CLOSED, Point.PRODUCER_READY, Point.RESTORED), turned(INTERVAL - 10)
+    late = ticked(3 * INTERVAL - 15, COMMITTED)
+    assert found(*opened(), *again, *late, *ticked(3 * INTERVAL - 10, COMMITTED)) == []
