@@ -7,6 +7,7 @@ meet walks with the index: a first kill through the protocol points, and each de
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
@@ -598,10 +599,12 @@ class _Generator:
             asked = replace(step.query, slow=False, bound=None)
             queries.append(replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=wait))
         copies = {**schedule.settings, "num.standby.replicas": 1, **self._scenario.settings}
+        # What was gone when the pipeline begins is so before it is asked.
+        gone = tuple(takewhile(lambda step: step.fault == "truncate_aborted", schedule.steps))
         # Where the input comes by and by, what comes first has been copied when the rest comes.
         return replace(
             schedule,
-            steps=(*queries, *schedule.steps),
+            steps=(*gone, *queries, *schedule.steps[len(gone) :]),
             hosts=max(2, schedule.hosts),
             waves=max(2, schedule.waves),
             settings=copies,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.worlds.sim.broker import SimLog
@@ -9,7 +11,8 @@ from store.config import StreamsConfig
 from store.errors import LogError
 from store.points import Point, arm
 from store.streams.worker import PASS_OVER_S, REFRESH_POSITIONS_S, Worker
-from tests.clusters import SOURCE, Cluster
+from store.types import TopicPartition
+from tests.clusters import SOURCE, Cluster, pipeline
 
 
 def written_in_transactions(cluster: Cluster, *keys: bytes) -> int:
@@ -52,6 +55,19 @@ def test_markers_that_come_after_the_commit_are_passed_over_while_the_task_is_id
     drain(worker)
     cluster.clock.sleep(PASS_OVER_S)
     drain(worker)
+    assert position(cluster) == 2
+    worker.close()
+
+
+def test_an_input_of_which_only_markers_came_is_passed_over_by_the_commit_of_anothers_records() -> None:
+    other = TopicPartition("other", 0)
+    cluster = Cluster(replace(pipeline(), sources=(SOURCE.topic, other.topic)))
+    cluster.broker.append(other.topic, b"a", b"")
+    written_in_transactions(cluster, b"b")
+    cluster.broker.delete_records(SOURCE, 1)
+    worker = cluster.worker(StreamsConfig.of({"commit.records": 1}))
+    worker.poll()
+    worker.poll()
     assert position(cluster) == 2
     worker.close()
 
