@@ -232,6 +232,7 @@ class Standby:
                 copy.changelog,
                 self._offsets,
                 copy.tombstone_retention_ms,
+                copy.last_logged,
                 vouched=of_another_topic(store) and self._vouched(copy.changelog),
             )
         except BaseException as error:

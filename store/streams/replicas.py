@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from store.clock import Clock
@@ -50,7 +51,7 @@ from store.recovery.restore import (
 )
 from store.recovery.standby import Seen, Standby
 from store.state.protocol import StateStore, StoreContext
-from store.streams.ordinals import in_order, noted_as_they_are
+from store.streams.ordinals import in_order, last_logged_of, noted_as_they_are
 from store.streams.topology import Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.transaction.protocol import Mechanism
@@ -341,16 +342,29 @@ class Replicas:
     def _vouched(self, changelog: TopicPartition) -> bool:
         """Whether the task has committed to the changelog that there is now, by what is noted beside its positions. Of
         the last commit: what is pending is not waited for."""
-        group, reader = self._topology.application_id, self._brief()
-        inputs = [
-            TopicPartition(source, changelog.partition)
-            for source in self._topology.sources
-            if reader.partitions(source) > changelog.partition
-        ]
-        changelogs = self._topology.changelogs.values()
+        inputs, changelogs = self._inputs(changelog.partition), self._topology.changelogs.values()
         ids = topic_ids(self._log, in_order(inputs, changelogs))
-        notes = [reader.committed_metadata(group, tp, stable=False) for tp in inputs]
+        notes = self._noted(inputs, stable=False)
         return any(changelog.topic in noted_as_they_are(note, ids, changelogs) for note in notes)
+
+    def _last_logged(self, name: str, partition: int) -> int | None:
+        """How far the changelog of a store went with the last commit of the task, as noted with that. Raises
+        `RetriableError` while one is pending."""
+        return last_logged_of(self._noted(self._inputs(partition), stable=True), name)
+
+    def _inputs(self, partition: int) -> list[TopicPartition]:
+        """Those of the task."""
+        reader = self._brief()
+        return [
+            TopicPartition(source, partition)
+            for source in self._topology.sources
+            if reader.partitions(source) > partition
+        ]
+
+    def _noted(self, inputs: Iterable[TopicPartition], *, stable: bool) -> list[str]:
+        """What is noted beside the positions in them."""
+        reader = self._brief()
+        return [reader.committed_metadata(self._topology.application_id, tp, stable=stable) for tp in inputs]
 
     def _copy(self, partition: int, supplier: StoreSupplier[StateStore]) -> LoggedStore[StateStore]:
         """Opened as the task would, but for a cache and a changelog to write to."""
@@ -373,7 +387,13 @@ class Replicas:
                 )
             )
 
-        return LoggedStore(name, changelog, open_copy, tombstone_retention(self._log, changelog.topic))
+        return LoggedStore(
+            name,
+            changelog,
+            open_copy,
+            tombstone_retention(self._log, changelog.topic),
+            last_logged=partial(self._last_logged, name, partition),
+        )
 
     def _open_global_store(self, supplier: GlobalStoreSupplier) -> GlobalStore[Any]:
         """In the first place on this host that no other worker has."""

@@ -40,9 +40,15 @@ def standby_over(
     *,
     clock: StepClock | None = None,
     exactly_once: bool = True,
+    last_logged: Callable[[], int | None] = lambda: None,
 ) -> Standby:
     copies = [
-        LoggedStore(name, changelogs[name].tp, lambda kind=kind, name=name: open_store(kind, disk, name))  # type: ignore[misc]
+        LoggedStore(
+            name,
+            changelogs[name].tp,
+            lambda kind=kind, name=name: open_store(kind, disk, name),  # type: ignore[misc]
+            last_logged=last_logged,
+        )
         for name, kind in kinds.items()
     ]
     return Standby(
@@ -344,6 +350,24 @@ def test_a_copy_goes_on_behind_a_log_of_which_retention_has_taken_all(kind: Kind
         assert standby.update() == 2
         assert held(standby, "orders") == {b"b": b"2", b"c": b"1"}
     assert disk.aside == []
+
+
+@pytest.mark.parametrize("kind", ["own", "checkpointed"])
+@pytest.mark.parametrize(("more", "keeps"), [(0, True), (1, False), (None, False)])
+def test_a_copy_that_has_all_that_was_committed_lacks_nothing_where_aborted_records_are_gone(
+    kind: Kind, more: int | None, *, keeps: bool
+) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        standby.update()
+        last = None if more is None else max(log.records) + more
+    log.records, log.earliest, log.end, log.stable = {}, 12, 14, 14
+    with standby_over(disk, changelogs, {"orders": kind}, last_logged=lambda: last) as standby:
+        standby.update()
+        assert bool(held(standby, "orders")) is keeps
+    assert (disk.aside == []) is keeps
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,29 @@ def test_a_standby_follows_what_is_committed_elsewhere(
     other.close()
 
 
+def test_a_copy_asks_the_group_whether_the_records_that_retention_took_were_committed() -> None:
+    expiring = {"cleanup.policy": "compact,delete", "retention.ms": "60000"}
+    cluster = Cluster(key_value_store_builder(OWN, BytesSerde(), BytesSerde()).with_logging_enabled(expiring))
+    tp = TopicPartition(cluster.topology.changelog_topic("counts"), 0)
+    first, _ = cluster.worker(0, (0,))
+    cluster.feed(b"a", b"b")
+    settle(first)
+    committed = cluster.expected()
+    cluster.feed(b"c")
+    first.poll()
+    cluster.kill(0)
+    # The transaction that was left open is aborted, and then retention takes all.
+    fencing = SimLog(cluster.broker).producer(cluster.topology.transactional_id(0), 60_000)
+    fencing.init_transactions()
+    cluster.broker.settle()
+    cluster.broker.delete_records(tp, SimLog(cluster.broker).reader().offsets(tp, RC).end)
+    standby, _ = cluster.worker(0, standbys=(0,))
+    settle(standby)
+    assert rows(standby.replicas.standbys[0].stores["counts"]) == committed
+    assert cluster.aside() == 0
+    standby.close()
+
+
 @pytest.mark.parametrize("supplier", [OWN, DIRECT], ids=["own", "direct"])
 def test_a_copy_of_a_changelog_that_was_made_anew_is_not_gone_on_with(
     supplier: StoreSupplier[Any], caplog: pytest.LogCaptureFixture
