@@ -42,7 +42,8 @@ What a task, a standby or a global store finds after each crash, and why going o
 
 A deletion stays in a compacted log for `delete.retention.ms` after the pass that removed the value before it. A
 store that was up to date less than half of that ago has missed none: the other half is for restores that take long
-and writers that were stopped in the middle of a commit. Changelogs that we create keep deletions for 30 days, so a
+and writers that were stopped in the middle of a commit. Within a second nothing is missed, however short that is:
+who follows a topic with a small one would make the store anew all the time. Changelogs that we create keep deletions for 30 days, so a
 store is rebuilt for its age after 15 days of absence, and not in ordinary life.
 """
 
@@ -182,6 +183,11 @@ class Known:
     """The offset of the last record of the log at the last commit, asked after its bounds; None if nobody knows."""
 
 
+CLEANED_TWICE_MS = 1_000
+"""However short a log keeps deletions, within that none is gone: a value and then its deletion are taken by two passes
+of the cleaner, between which it rolls a segment, and rests for `log.cleaner.backoff.ms` (15 s)."""
+
+
 def decide(known: Known) -> Decision:
     """What is done with a store. The order of the rules matters."""
     held, stable, tp = known.held, known.stable, known.partition
@@ -249,12 +255,12 @@ def decide(known: Known) -> Decision:
             f"{lag}, and does not say since when: deletions between may have been compacted away",
         )
     # A time ahead of the clock says as little as none, except for the small steps of a clock being set.
-    age_ms, limit_ms = known.now_ms - held.last_caught_up_ms, retention // 2
-    if abs(age_ms) > limit_ms:
+    age_ms = known.now_ms - held.last_caught_up_ms
+    if missed_deletions(age_ms, retention):
         return Decision(
             Action.REBUILD,
             0,
-            f"{lag}, and was last up to date {age_ms / 1000:.0f} s ago: after {limit_ms / 1000:.0f} s, half of "
+            f"{lag}, and was last up to date {age_ms / 1000:.0f} s ago: after {retention / 2000:g} s, half of "
             f"its delete.retention.ms, deletions between may have been compacted away",
         )
     return Decision(Action.CONTINUE, start, f"{lag}, and no deletion between can be gone yet")
@@ -276,6 +282,11 @@ def decide_missing(partition: TopicPartition, partitions: int) -> Decision:
         0,
         f"it has records of {partition}, and the topic has {partitions} partitions: it was made anew",
     )
+
+
+def missed_deletions(time_ms: int, tombstone_retention_ms: int) -> bool:
+    """Whether a deletion may be gone, unread, from a log that keeps them for so long, and was not read for `time_ms`."""
+    return abs(time_ms) >= CLEANED_TWICE_MS and abs(time_ms) > tombstone_retention_ms // 2
 
 
 def at_end(start: int, stable: Offsets) -> bool:

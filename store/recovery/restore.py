@@ -50,7 +50,15 @@ from store.errors import (
 )
 from store.log.protocol import Fetch, Log, Offsets, Reader
 from store.points import Point, reach
-from store.recovery.decision import Decision, Known, StoreOutOfStepError, at_end, decide
+from store.recovery.decision import (
+    CLEANED_TWICE_MS,
+    Decision,
+    Known,
+    StoreOutOfStepError,
+    at_end,
+    decide,
+    missed_deletions,
+)
 from store.recovery.offsets import TaskOffsets, engine_store, of_another_topic, without_changelog
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
@@ -62,9 +70,6 @@ DEFAULT_BATCH = 10_000
 KEEP_TIME_EVERY_MS = 60_000
 """How old the time may be that a store on disk says it was up to date. Too early a time costs nothing but a rebuild
 after half of the tombstone retention less this."""
-_CLEANED_TWICE_MS = 1_000
-"""A log that is read within that is not asked how long it keeps deletions: a value and then its deletion are taken by
-two passes of the cleaner, between which it rolls a segment, and rests for `log.cleaner.backoff.ms` (15 s)."""
 KAFKA_TOMBSTONE_RETENTION_MS = 86_400_000
 """Kafka's default of a topic's `delete.retention.ms`."""
 
@@ -367,13 +372,14 @@ def check_in_time(
     """Raise `StoreOutOfStepError` where a log is read for so long that a deletion may be gone from it whose key was
     read before. To be called before that is written: at the end of its log a store is not asked for its age."""
     took_ms = abs(now_ms - began)
-    if took_ms < _CLEANED_TWICE_MS:
+    if took_ms < CLEANED_TWICE_MS:
         return
     retention = tombstone_retention_ms()
-    if retention is not None and took_ms > retention // 2:
+    if retention is not None and missed_deletions(took_ms, retention):
         raise StoreOutOfStepError(
-            f"it was {took_ms / 1000:.0f} s on the way through {tp}: after {retention // 2 / 1000:.0f} s, half of its "
-            "delete.retention.ms, deletions may have been compacted away of what it had read before"
+            f"it was {took_ms / 1000:.0f} s on the way through {tp}: after {retention / 2000:g} s, half of its "
+            "delete.retention.ms, deletions may have been compacted away of what it had read before. Where that comes "
+            "again, give the topic a longer one"
         )
 
 

@@ -55,6 +55,18 @@ def known(**facts: Any) -> Known:
         ({"held": Checkpointed(17, None)}, Action.REBUILD, 0, "does not say since when"),
         ({"held": Checkpointed(9, NOW - DAY // 2)}, Action.CONTINUE, 10, "no deletion"),
         ({"held": Checkpointed(9, NOW - DAY // 2 - 1)}, Action.REBUILD, 0, "43200 s, half of"),
+        (
+            {"held": Checkpointed(9, NOW - 999), "tombstone_retention_ms": lambda: 100},
+            Action.CONTINUE,
+            10,
+            "no deletion",
+        ),
+        (
+            {"held": Checkpointed(9, NOW - 1_000), "tombstone_retention_ms": lambda: 100},
+            Action.REBUILD,
+            0,
+            "after 0.05 s",
+        ),
         ({"held": Checkpointed(9, NOW + DAY)}, Action.REBUILD, 0, "compacted away"),
         (
             {"held": Checkpointed(9), "tombstone_retention_ms": lambda: None},

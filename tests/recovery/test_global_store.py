@@ -947,3 +947,14 @@ def test_a_store_whose_checkpoint_cannot_be_read_is_rebuilt(tmp_path: Path) -> N
     (tmp_path / "app" / "global-prices" / ".checkpoint").write_bytes(b"damaged")
     with over(directory, topic, mechanism=None) as store:
         assert shown(store) == topic.values()
+
+
+def test_a_topic_that_keeps_deletions_for_a_moment_is_followed_and_not_read_anew_at_each_update(
+    storage: Storage,
+) -> None:
+    topic, clock = Topic(), StepClock()
+    topic[0].append(*((b"%d" % number, b"") for number in range(100)))
+    with over(storage, topic, RestoreSettings(clock=clock), kept_ms=100) as store:
+        clock.sleep(0.2)
+        topic[0].append((b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+        assert store.update() == 3
