@@ -285,7 +285,7 @@ def decide_missing(partition: TopicPartition, partitions: int) -> Decision:
 
 
 def missed_deletions(time_ms: int, tombstone_retention_ms: int) -> bool:
-    """Whether a deletion may be gone, unread, from a log that keeps them for so long, and was not read for `time_ms`."""
+    """Whether a deletion may be gone from a log that keeps them for so long, and was not read for `time_ms`."""
     return abs(time_ms) >= CLEANED_TWICE_MS and abs(time_ms) > tombstone_retention_ms // 2
 
 

@@ -1,15 +1,16 @@
 """A bar for restores that take long, on the terminal; nothing where there is none.
 
-Must survive: restores of several tasks at once from several threads, one that ends with an error (its bar goes with
-the next restore of the same store, or when this is closed), and one that begins again from the start.
+Must survive: restores of several tasks at once from several threads, of which each may have a global store of one
+name, one that ends with an error (its bar goes with the next restore of the same store by its thread, or when this is
+closed), one that begins again from the start, and one that goes on after this was closed: a display ends nobody.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, get_ident
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +24,14 @@ from rich.progress import (
 
 from store.clock import Clock, SystemClock
 from store.types import TopicPartition
+
+
+class _Key(NamedTuple):
+    """A restore: its calls all come on the thread that does it."""
+
+    thread: int
+    changelog: TopicPartition
+    store_name: str
 
 
 @dataclass
@@ -48,20 +57,23 @@ class ProgressListener:
         self._console = console or Console(stderr=True)
         self._after_s = after_s
         self._clock = clock or SystemClock()
-        self._restores: dict[tuple[TopicPartition, str], _Restore] = {}
+        self._restores: dict[_Key, _Restore] = {}
         self._progress: Progress | None = None
         self._lock = Lock()
 
     def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None:
         with self._lock:
-            self._remove(changelog, store_name)
-            self._restores[changelog, store_name] = _Restore(start, end, self._clock.monotonic())
+            key = _Key(get_ident(), changelog, store_name)
+            self._remove(key)
+            self._restores[key] = _Restore(start, end, self._clock.monotonic())
 
     def on_batch_restored(
         self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
     ) -> None:
         with self._lock:
-            restore = self._restores[changelog, store_name]
+            restore = self._restores.get(_Key(get_ident(), changelog, store_name))
+            if restore is None:
+                return
             restore.records += num_restored
             if restore.bar is None and self._clock.monotonic() - restore.began >= self._after_s:
                 restore.bar = self._bar(changelog, store_name, restore)
@@ -75,20 +87,21 @@ class ProgressListener:
 
     def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:
         with self._lock:
-            restore = self._restores[changelog, store_name]
-            if restore.bar is not None:
+            key = _Key(get_ident(), changelog, store_name)
+            restore = self._restores.get(key)
+            if restore is not None and restore.bar is not None:
                 seconds = self._clock.monotonic() - restore.began
                 self._console.print(
                     f"restored {store_name} from {changelog}: {total_restored:,} records in {seconds:.1f} s",
                     highlight=False,
                 )
-            self._remove(changelog, store_name)
+            self._remove(key)
 
     def close(self) -> None:
         """Take all bars away. Idempotent."""
         with self._lock:
-            for changelog, store_name in list(self._restores):
-                self._remove(changelog, store_name)
+            for key in list(self._restores):
+                self._remove(key)
 
     def __enter__(self) -> Self:
         return self
@@ -116,8 +129,8 @@ class ProgressListener:
             f"{store_name} from {changelog}", total=restore.end - restore.start, records="0"
         )
 
-    def _remove(self, changelog: TopicPartition, store_name: str) -> None:
-        restore = self._restores.pop((changelog, store_name), None)
+    def _remove(self, key: _Key) -> None:
+        restore = self._restores.pop(key, None)
         if restore is None or restore.bar is None or self._progress is None:
             return
         self._progress.remove_task(restore.bar)

@@ -103,3 +103,32 @@ def test_restores_of_several_threads_each_have_a_bar_of_their_own() -> None:
         assert listener._progress is None
     for name in ("orders from app-orders-changelog-0", "totals from app-totals-changelog-3"):
         assert f"restored {name}: 1,000 records" in text.getvalue()
+
+
+def test_two_threads_restore_a_store_of_one_name_each_for_itself() -> None:
+    """As each stream thread does with a global table."""
+    console, text = terminal()
+    with ProgressListener(console, after_s=0.0) as listener:
+
+        def restore_all() -> None:
+            listener.on_restore_start(CHANGELOG, "prices", 0, 10)
+            listener.on_batch_restored(CHANGELOG, "prices", 10, 10)
+            listener.on_restore_end(CHANGELOG, "prices", 10)
+
+        listener.on_restore_start(CHANGELOG, "prices", 0, 10)
+        other = Thread(target=restore_all)
+        other.start()
+        other.join()
+        listener.on_batch_restored(CHANGELOG, "prices", 10, 10)
+        listener.on_restore_end(CHANGELOG, "prices", 10)
+    assert text.getvalue().count("restored prices") == 2
+
+
+def test_a_restore_goes_on_after_its_display_was_closed() -> None:
+    console, _ = terminal()
+    listener = ProgressListener(console, after_s=0.0)
+    listener.on_restore_start(CHANGELOG, "orders", 0, 10)
+    listener.close()
+    listener.on_batch_restored(CHANGELOG, "orders", 10, 10)
+    listener.on_restore_end(CHANGELOG, "orders", 10)
+    assert listener._progress is None
