@@ -31,6 +31,7 @@ from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.query.answer import Queryable, is_queryable
 from store.recovery.directory import StateDirectory
+from store.state import metadata
 from store.state.protocol import StateStore, StoreContext
 from store.types import IsolationLevel, TopicPartition
 
@@ -79,26 +80,46 @@ class ReadOnlyStore:
             followed=True,
             isolation=IsolationLevel.READ_COMMITTED,
         )
+        self._open_store = open_store
+        self._opening = Lock()
         try:
-            store = open_store(self.context)
-            if not is_queryable(store):
-                raise ProtocolError(
-                    f"store {store_name}: a {type(store).__name__} cannot be read from another process, because its "
-                    f"rows are not in an engine"
-                )
+            self._layout = metadata.layout(self._engine)
+            self.inner = self._open()
+            """What it is to its owner, over an engine that cannot be written to."""
         except BaseException:
             self._engine.end()
             raise
-        self.inner: Queryable = store
-        """What it is to its owner, over an engine that cannot be written to."""
 
     @property
     def name(self) -> str:
         return self.context.name
 
     def snapshot(self) -> Snapshot:
-        """The last commit of the owner."""
-        return self._engine.refreshed()
+        """The last commit of the owner.
+
+        Raises what opening raises where the owner has made the store anew meanwhile, as one of another type or with
+        other segments.
+        """
+        snapshot = self._engine.refreshed()
+        try:
+            layout = metadata.layout(snapshot)
+            with self._opening:
+                if layout != self._layout:
+                    self.inner = self._open()
+                    self._layout = layout
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _open(self) -> Queryable:
+        store = self._open_store(self.context)
+        if not is_queryable(store):
+            raise ProtocolError(
+                f"store {self.name}: a {type(store).__name__} cannot be read from another process, because its "
+                f"rows are not in an engine"
+            )
+        return store
 
     def view(self, isolation: IsolationLevel, snapshot: View | None = None) -> object:
         """The store as of `snapshot`, or of the last query. Raises `ProtocolError` for READ_UNCOMMITTED."""

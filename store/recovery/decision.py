@@ -43,8 +43,8 @@ What a task, a standby or a global store finds after each crash, and why going o
 A deletion stays in a compacted log for `delete.retention.ms` after the pass that removed the value before it. A
 store that was up to date less than half of that ago has missed none: the other half is for restores that take long
 and writers that were stopped in the middle of a commit. Within a second nothing is missed, however short that is:
-who follows a topic with a small one would make the store anew all the time. Changelogs that we create keep deletions for 30 days, so a
-store is rebuilt for its age after 15 days of absence, and not in ordinary life.
+who follows a topic with a small one would make the store anew all the time. Changelogs that we create keep deletions
+for 30 days, so a store is rebuilt for its age after 15 days of absence, and not in ordinary life.
 """
 
 from __future__ import annotations

@@ -179,6 +179,11 @@ def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
     return True
 
 
+def layout(view: View) -> tuple[bytes | None, bytes | None]:
+    """The rows that say of which type the store is, and how long its segments are; None before the first commit."""
+    return view.get(Family.META, _TYPE), view.get(Family.META, _SEGMENT_INTERVAL)
+
+
 def sequence_row(number: int) -> Write:
     """The write that sets the sequence number that a store which retains duplicates gave last."""
     return _single_row(_SEQUENCE, number)

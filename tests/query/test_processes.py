@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,6 +22,7 @@ from store.query import (
     FailureReason,
     KeyQuery,
     PositionBound,
+    Query,
     RangeQuery,
     VersionedKeyQuery,
     WindowKeyQuery,
@@ -38,10 +40,18 @@ from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.suppliers import (
+    StoreSupplier,
+    persistent_key_value_store,
+    persistent_timestamped_key_value_store,
+    persistent_versioned_key_value_store,
+)
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, TopicPartition
 from tests.conformance.stores import FileStore
 from tests.query.commits import write_commit
+
+HOUR = 3_600_000
 
 ROOT = Path(__file__).parents[2]
 INPUT = TopicPartition("orders", 0)
@@ -160,6 +170,50 @@ def test_a_reader_follows_a_store_that_was_set_aside_and_rebuilt(
         rebuilt.commit()
         assert query(reader, KeyQuery(b"a")).result == b"rebuilt"
         rebuilt.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (
+            persistent_versioned_key_value_store("s", 24 * HOUR),
+            persistent_versioned_key_value_store("s", 48 * HOUR),
+            "its rows are in segments of",
+        ),
+        (
+            persistent_key_value_store("s"),
+            persistent_timestamped_key_value_store("s"),
+            "a timestamped key-value store",
+        ),
+    ],
+    ids=["other segments", "another type"],
+)
+def test_a_reader_of_a_store_that_was_made_anew_as_another_one_says_so(
+    before: StoreSupplier[Any], after: StoreSupplier[Any], why: str, tmp_path: Path
+) -> None:
+    directory = StateDirectory(tmp_path, "app")
+
+    def commit(supplier: StoreSupplier[Any]) -> None:
+        with directory.lock("0_0"):
+            store = supplier.open(
+                StoreContext(name="s", open_engine=lambda: directory.open("0_0", "s"), task_id="0_0")
+            )
+            put = partial(store.put, b"a", bytes(10))
+            put(HOUR) if isinstance(store, VersionedKeyValueStore) else put()
+            store.commit()
+            store.close()
+
+    commit(before)
+    with open_read_only(directory, "0_0", "s", before) as reader:
+        asked: Query[Any] = VersionedKeyQuery(b"a") if why.startswith("its rows") else KeyQuery(b"a")
+        assert query(reader, asked).is_success
+        with directory.lock("0_0"):
+            directory.set_aside("0_0", "s")
+        commit(after)
+        for _ in range(2):
+            answer = query(reader, asked)
+            assert answer.failure_reason is FailureReason.STORE_EXCEPTION
+            assert why in (answer.failure_message or "")
 
 
 def test_a_closed_reader_says_so(owned: KeyValueStore, directory: StateDirectory) -> None:
