@@ -17,17 +17,20 @@ from store.metrics import Metrics, StateStoreMetrics
 from store.serdes import IntSerde, StrSerde
 from store.standalone import open_store
 from store.state.keyvalue import KeyValueStore
+from store.state.windowed import Window, Windowed
 from store.suppliers import (
     StoreSupplier,
     custom_store,
     key_value_store_builder,
     persistent_key_value_store,
+    persistent_window_store,
 )
 from store.transaction import Mechanism
 from tests.conformance.stores import FileStore
 from tests.waiting import LONGEST_S
 
 SUPPLIER = persistent_key_value_store("words")
+HOUR = 3_600_000
 
 
 @pytest.mark.requirement("844.1")
@@ -216,3 +219,20 @@ def test_every_commit_of_a_store_of_ones_own_is_measured_once(
     assert measured["commit-rate"] > 0
     assert measured["commit-latency-avg"] == 1e9
     assert metrics.as_dict() == {}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_window_written_without_transactions_is_in_each_answer_of_a_store_with_them(
+    tmp_path: Path, *, committed: bool
+) -> None:
+    supplier = persistent_window_store("w", 10 * HOUR, HOUR)
+    time = 100 * HOUR + HOUR // 2
+    with open_store(supplier, tmp_path, mechanism=None) as direct:
+        if committed:
+            direct.put(b"j", b"before", 100 * HOUR + 1)
+            direct.commit()
+        direct.put(b"k", b"v", time)
+    with open_store(supplier, tmp_path) as store:
+        assert store.fetch(b"k", time) == b"v"
+        assert list(store.fetch(b"k", 0, 200 * HOUR)) == [(time, b"v")]
+        assert (Windowed(b"k", Window(time, time + HOUR)), b"v") in list(store.all())

@@ -395,12 +395,13 @@ class SegmentedReads:
         return ranges
 
     def _newest(self, stream_time: int) -> int:
-        """The greatest time that a row may have at a stream time."""
-        store = self._store
-        if store.transactional() and not store._context.followed:
-            return stream_time
-        # One that reached the engine before the stream time did is in its segment at most.
-        return min((stream_time // store.segment_interval_ms + 1) * store.segment_interval_ms - 1, LATEST)
+        """The greatest time that a row may have at a stream time.
+
+        Without transactions, now or when it was written, one reaches the engine before the stream time does: that is
+        at least in its segment.
+        """
+        interval = self._store.segment_interval_ms
+        return min((stream_time // interval + 1) * interval - 1, LATEST)
 
     def _stream_time(self, reads: Reads) -> int:
         store = self._store
