@@ -14,6 +14,7 @@ one place, so that the commit protocol can be read as a list of cases. The class
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from store.types import Content
 
@@ -234,6 +235,20 @@ class TaskHostError(CrashproofError):
     """
 
 
+def note(error: BaseException, text: str) -> None:
+    """Say something more in an error of anybody's: one that takes no notes, as a frozen dataclass, goes without."""
+    with suppress(Exception):
+        error.add_note(text)
+
+
+def text_of(error: BaseException) -> str:
+    """The words of an error of anybody's, also where that raises as it is asked for them."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - whatever a class of the user raises
+        return f"no words: {type(another).__name__} was raised by its __str__"
+
+
 def end_after(
     error: BaseException, end: Callable[[], None], what: str = "what had begun"
 ) -> Exception | None:
@@ -242,6 +257,6 @@ def end_after(
     try:
         end()
     except Exception as another:  # noqa: BLE001 - whatever a processor of the user raises
-        error.add_note(f"closing {what} failed too: {another!r}")
+        note(error, f"closing {what} failed too: {another!r}")
         return another
     return None

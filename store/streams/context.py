@@ -28,6 +28,7 @@ from store.errors import (
     SerdeError,
     StoreError,
     UnstableResultError,
+    note,
 )
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
@@ -729,12 +730,22 @@ class TaskContext:
                     "on nothing but the records"
                 ) from error
             self._faults.results[operator, result] = response.dead_letters
-            raise RecordFailedError(
+            self.failure = RecordFailedError(
                 f"task {self._task_id}: a result that {operator} held back raised {type(error).__name__}, and it is "
                 "passed over when the input is read again"
-            ) from error
+            )
+            raise self.failure from error
         self.go_on(response.dead_letters)
         return True
+
+    def first_of(self, raised: Exception) -> Exception:
+        """The error that counts where processing has raised: the first one, whatever a user's function has made of it.
+        What the task itself makes of an error counts as it is."""
+        if self.failure is None or isinstance(raised, CrashproofError):
+            return raised
+        if raised is not self.failure:
+            note(self.failure, f"a function has made of it: {raised!r}")
+        return self.failure
 
     def is_of_a_function(self, error: Exception) -> bool:
         """Whether a processing handler is asked: of what the store or the log has raised it is not."""

@@ -62,7 +62,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError, LogError, RecordLostError, RecordRefusedError
+from store.errors import ConfigError, LogError, RecordLostError, RecordRefusedError, text_of
 from store.types import Content, Headers, Record, TopicPartition, checked_headers
 
 _log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class LogAndContinueExceptionHandler:
 def _said(context: ErrorHandlerContext, error: Exception) -> str:
     at = f"record {TopicPartition(context.topic, context.partition)} offset {context.offset}"
     what = at if context.topic else "a result that was held back"
-    return f"task {context.task_id}, {what}: {type(error).__name__}: {_cut(str(error))}"
+    return f"task {context.task_id}, {what}: {type(error).__name__}: {_cut(text_of(error))}"
 
 
 def _cut(text: str) -> str:
@@ -232,7 +232,7 @@ def dead_letter(topic: str, context: ErrorHandlerContext, error: Exception) -> D
     kind = type(error)
     about = {
         EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",
-        MESSAGE: _cut(str(error)),
+        MESSAGE: _cut(text_of(error)),
         STACKTRACE: trace,
         TOPIC: context.topic,
         PARTITION: str(context.partition),

@@ -114,6 +114,7 @@ from store.errors import (
     StoreCorruptedError,
     TransactionTimedOutError,
     end_after,
+    note,
 )
 from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics, StateStoreMetrics
@@ -428,13 +429,18 @@ class Task:
         context.timings = {}
         context.resize_caches = {}
         context.broken_off = []
-        self._unbind()
+        try:
+            self._unbind()
+        except Exception as error:  # noqa: BLE001 - whatever a processor of the user raises
+            # What it goes back for is done by now, and would come again with each start.
+            _log.warning("task %s: closing its processing, to begin anew, failed: %r", self.task_id, error)
         try:
             self._processing = bind(self.topology.process, context)
         except Exception as error:
-            error.add_note(
+            note(
+                error,
                 f"while the processing of task {self.task_id} began: it may read its stores then, and write or forward "
-                "only from the first record, or punctuator, on"
+                "only from the first record, or punctuator, on",
             )
             self._look_for_corruption(error)
             raise
@@ -1201,10 +1207,11 @@ class Task:
                         processing.flush()
                 if context.failure is not None:
                     raise context.failure
-            except Exception as error:
+            except Exception as raised:  # noqa: BLE001 - raised again
+                error = context.first_of(raised)
                 if not self._goes_on(context, error, held_back=context.record is not record):
                     self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
-                    raise
+                    raise error  # noqa: B904 - it was there first, with a cause of its own
                 if isinstance(error, DeserializationError):
                     # When it was, an extractor would have said.
                     context.stream_time = stream_time
@@ -1266,10 +1273,14 @@ class Task:
         ) from error
 
     def _note(self, error: Exception, doing: str) -> None:
-        """Say in the error what was done, and in which operator, if the processing is made of such."""
+        """Say in the error what was done, and in which operator, if the processing is made of such. Raises another one
+        for `StopIteration`, of which the steps of a worker, which are generators, would make one that says nothing."""
         blame = getattr(self._processing, "blame", None)
         operator = None if blame is None else blame(error)
-        error.add_note(doing if operator is None else f"{doing}, in operator {operator}")
+        said = doing if operator is None else f"{doing}, in operator {operator}"
+        if isinstance(error, StopIteration):
+            raise RuntimeError(f"{said}: a function raised StopIteration") from error
+        note(error, said)
 
     def _failed(self, error: Exception, doing: str) -> None:
         """Processing has raised. Raises the error that is meant, where that is another one."""
@@ -1291,11 +1302,12 @@ class Task:
             processing.punctuate()
             if context.failure is not None:
                 raise context.failure
-        except Exception as error:
+        except Exception as raised:  # noqa: BLE001 - raised again
+            error = context.first_of(raised)
             if isinstance(error, RecordRefusedError | RecordLostError):
                 context.blames(error)
             self._failed(error, f"while task {self.task_id} ran its punctuators")
-            raise
+            raise error  # noqa: B904 - it was there first, with a cause of its own
         self._state = _State.IN_TRANSACTION
         return True
 
@@ -1334,12 +1346,13 @@ class Task:
                 self._state = _State.MUST_CLOSE
                 for name in damaged:
                     if name not in self._corrupt:
-                        error.add_note(
+                        note(
+                            error,
                             f"store {name} of task {self.task_id} is damaged and has no changelog to be rebuilt from. "
-                            f"Put a backup in its place; or move its directory away, to start with an empty one"
+                            f"Put a backup in its place; or move its directory away, to start with an empty one",
                         )
             else:
-                error.add_note(f"every row of the stores of task {self.task_id} can be read")
+                note(error, f"every row of the stores of task {self.task_id} can be read")
 
     def _require(self, *states: _State) -> None:
         if self._state not in states:
@@ -1578,11 +1591,12 @@ class Task:
             self._processing.flush()
             if self._context.failure is not None:
                 raise self._context.failure
-        except Exception as error:
+        except Exception as raised:  # noqa: BLE001 - raised again
+            error = self._context.first_of(raised)
             if self._producer is not None:
                 self._goes_on(self._context, error, held_back=True)
             self._note(error, f"while task {self.task_id} flushed what its processing held back")
-            raise
+            raise error  # noqa: B904 - it was there first, with a cause of its own
         for store in self.stores.values():
             store.flush_cache()
         self._context.send_changes()
@@ -1739,8 +1753,11 @@ class Task:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error and those that it was raised from, or while handling."""
     one: BaseException | None = error
-    while one is not None:
+    before: set[int] = set()
+    # One may be raised from itself, or from what was raised from it.
+    while one is not None and id(one) not in before:
         yield one
+        before.add(id(one))
         one = one.__cause__ or one.__context__
 
 

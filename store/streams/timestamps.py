@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from store.clock import Sparingly
-from store.errors import ConfigError
+from store.errors import ConfigError, note
 from store.streams.handlers import imported
 from store.types import Headers, Record
 
@@ -178,7 +178,7 @@ class Timing:
             except Exception as error:
                 if stamped:
                     return stamped, True
-                error.add_note(f"while the time of {_at(consumed)} was asked for")
+                note(error, f"while the time of {_at(consumed)} was asked for")
                 raise
             stamped.append(record if found == timestamp else record._replace(timestamp=found))
             latest = max(latest, found)
