@@ -824,6 +824,12 @@ class SimRun(VersionedRun):
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
         if self.schedule.files:
             raise SkipError("stores in real files are not moved here")
+        committed = self.broker.committed_offsets(APPLICATION)
+        for zombie in [one for one in self.processes if one.life is Life.PAUSED]:
+            for one in [one for one in zombie.crew if not is_driver(one.task)]:
+                topics, partition = self.topologies[ordinal_of(one.task)].sources, partition_of(one.task)
+                if committed.keys().isdisjoint(TopicPartition(topic, partition) for topic in topics):
+                    raise SkipError(f"the zombie of {one.task} has committed nothing that would tell of it")
         super().reorder(actor, kill=kill, dies_before=dies_before)
 
     def led(self, process: Process, topology: Topology) -> Topology:
