@@ -155,7 +155,7 @@ MUTANTS = (
         "long-absence-not-noticed",
         OWN,
         "A store that was away while deletions were compacted away goes on.",
-        (Edit(_DECIDE, "if abs(age_ms) > limit_ms:", "if False:"),),
+        (Edit(_DECIDE, "if missed_deletions(age_ms, retention):", "if False:"),),
     ),
     Mutant(
         "strange-data-is-restored-over",

@@ -15,9 +15,9 @@ MUTANTS = (
         "A search misses the session that ends at the stream time.",
         (
             Edit(
-                f"{_READS}._find_key",
-                'key + _SUFFIX.pack(highest, LATEST) + b"\\0"',
-                "key + _SUFFIX.pack(highest, 0)",
+                "store.state.segments:SegmentedReads._newest",
+                "(stream_time // interval + 1) * interval - 1",
+                "stream_time - 1",
             ),
         ),
     ),
