@@ -127,7 +127,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_INSTANCE}._be_member",
-                "            member.close()\n",
+                '            end_after(error, member.close, "the thread")\n',
                 "            del member\n",
             ),
         ),

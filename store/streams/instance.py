@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import LogError, ProtocolError, ShutdownRequestedError
+from store.errors import LogError, ProtocolError, ShutdownRequestedError, end_after
 from store.log import Log, TopicSpec
 from store.metrics import Metrics
 from store.query.answer import LocalStore, StoreQueryParameters, query_by
@@ -385,8 +385,10 @@ class Instance:
                 self._system.step(member)
             self._say_state()
             self._system.stop(member)
-        finally:
-            member.close()
+        except BaseException as error:
+            end_after(error, member.close, "the thread")
+            raise
+        member.close()
 
     def _is_replaced(self, error: Exception) -> bool:
         """Whether the handler wants a thread that failed so to be replaced. Raises what the handler raises."""

@@ -606,8 +606,10 @@ class Worker:
                 self._commit_all(lost.lost)
                 raise
             self._commit_all({})
-        finally:
-            self.close()
+        except BaseException as error:
+            end_after(error, self.close, "the worker")
+            raise
+        self.close()
 
     def _find(self, topic: str) -> None:
         try:
@@ -694,9 +696,9 @@ class Worker:
             return self._abort(partition, task)
         try:
             return (yield from self._process(partition, task))
-        except GeneratorExit:
+        except GeneratorExit as end:
             # The round ended with another task's error: nobody has heard what became of this one's commit.
-            self._drop(partition)
+            self._drop(partition, end)
             raise
         except AbortRequiredError as error:
             # Each of those is of another record, and is passed over from now on.

@@ -19,19 +19,23 @@ LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 
 
 class Counting:
-    """The processing of `count`; `at_flush` is called at each flush, with the partition."""
+    """The processing of `count`; `at_flush` is called at each flush, with the partition, and so is `at_close`."""
 
-    def __init__(self, at_flush: Callable[[int], None]) -> None:
+    def __init__(self, at_flush: Callable[[int], None], at_close: Callable[[int], None]) -> None:
         self.at_flush = at_flush
+        self.at_close = at_close
 
     def bind(self, context: TaskContext) -> Bound:
-        return Bound(context, self.at_flush)
+        return Bound(context, self.at_flush, self.at_close)
 
 
 class Bound:
-    def __init__(self, context: TaskContext, at_flush: Callable[[int], None]) -> None:
+    def __init__(
+        self, context: TaskContext, at_flush: Callable[[int], None], at_close: Callable[[int], None]
+    ) -> None:
         self._context = context
         self._at_flush = at_flush
+        self._at_close = at_close
         self._partition = -1
 
     def process(self, record: Record) -> None:
@@ -46,7 +50,8 @@ class Bound:
 
     def punctuate(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._at_close(self._partition)
 
 
 def once(error: BaseException, of: int) -> Callable[[int], None]:
@@ -60,8 +65,12 @@ def once(error: BaseException, of: int) -> Callable[[int], None]:
     return maybe
 
 
-def cluster_of(at_flush: Callable[[int], None]) -> Cluster:
-    topology = Topology("app", (SOURCE.topic,), (SINK.topic,), (STORE,), Counting(at_flush))
+def unclosable(_partition: int) -> None:
+    raise ArithmeticError("cannot be closed")
+
+
+def cluster_of(at_flush: Callable[[int], None], at_close: Callable[[int], None] = lambda _: None) -> Cluster:
+    topology = Topology("app", (SOURCE.topic,), (SINK.topic,), (STORE,), Counting(at_flush, at_close))
     return Cluster(topology, [b"a", b"a"], partitions=3)
 
 
@@ -101,6 +110,23 @@ def test_after_a_round_that_has_failed_every_task_goes_on_at_its_last_commit(
     drain(worker)
     assert counted(cluster) == [b"1"] * 3 + [b"2"] * 3
     worker.close()
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_the_error_of_a_round_stays_the_one_though_tasks_that_wait_cannot_be_closed(fails: int) -> None:
+    cluster = cluster_of(once(ValueError("of a function"), fails), unclosable)
+    worker = processed(cluster)
+    with pytest.raises(ValueError, match="of a function"):
+        drain(worker)
+
+
+@pytest.mark.parametrize("fails", range(3))
+def test_the_error_that_ends_a_worker_stays_the_one_though_its_tasks_cannot_be_closed(fails: int) -> None:
+    cluster = cluster_of(once(ValueError("of a function"), fails), unclosable)
+    worker = cluster.worker(LONG, partitions=range(3))
+    with pytest.raises(ValueError, match="of a function") as raised:
+        worker.run(lambda: False)
+    assert raised.value.__notes__[-1] == "closing the worker failed too: ArithmeticError('cannot be closed')"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
 from store.errors import ConfigError, ProtocolError, ShutdownRequestedError, UnreachableError
+from store.streams.dsl import ProcessorContext, StreamsBuilder
 from store.streams.instance import _Requests
 from store.streams.streams import (
     State,
@@ -179,6 +180,33 @@ def test_a_handler_may_close_what_it_was_called_for_and_the_error_is_the_one_tha
     running = streams(Cluster(pipeline(failing(0)), [b"a"]), tmp_path, closing)
     with pytest.raises(ValueError, match="no good"):
         running.run()
+
+
+def test_the_error_of_a_thread_stays_the_one_though_its_other_tasks_cannot_be_closed(tmp_path: Path) -> None:
+    class Unclosable:
+        def init(self, _context: ProcessorContext) -> None: ...
+
+        def process(self, _record: object) -> None:
+            raise ValueError("no good")
+
+        def close(self) -> None:
+            raise ArithmeticError("cannot be closed")
+
+    builder = StreamsBuilder("app")
+    builder.stream("in").process(Unclosable)
+    (topology,) = builder.build().sub_topologies
+    asked: list[Exception] = []
+
+    def handler(error: Exception) -> StreamThreadExceptionResponse:
+        asked.append(error)
+        return SHUTDOWN_CLIENT
+
+    running = streams(Cluster(topology, [b"a"], partitions=2), tmp_path, handler)
+    with pytest.raises(ValueError, match="no good") as raised:
+        running.run()
+    assert asked == [raised.value] == [running.status.error]
+    closing = "closing the thread failed too: ArithmeticError('cannot be closed')"
+    assert closing in raised.value.__notes__
 
 
 def test_one_that_cannot_tell_the_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
