@@ -112,11 +112,11 @@ MUTANTS = (
         (
             Edit(
                 f"{_THREAD}._have",
-                "            worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)\n",
-                "            had = [one for one in owned[ordinal] if one in worker.tasks]\n"
-                "            worker.assign(\n"
-                "                had or owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks\n"
-                "            )\n",
+                "                worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)\n",
+                "                had = [one for one in owned[ordinal] if one in worker.tasks]\n"
+                "                worker.assign(\n"
+                "                    had or owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks\n"
+                "                )\n",
             ),
         ),
     ),

@@ -68,7 +68,7 @@ from store.recovery.restore import RestoreListener
 from store.streams.application import Application
 from store.streams.hanging import HangingInputs
 from store.streams.topology import Topology
-from store.streams.worker import Worker
+from store.streams.worker import FirstError, Worker
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -288,8 +288,11 @@ class StreamThread:
         self._host.threads[self.name] = frozenset(
             (ordinal, partition) for ordinal, mine in owned.items() for partition in mine
         )
+        errors = FirstError()
         for ordinal, worker in self._workers.items():
-            worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)
+            with errors.kept():
+                worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)
+        errors.tell()
 
     def _say_what_changes(self, owned: Mapping[int, Sequence[int]]) -> None:
         before, after = (
@@ -372,17 +375,23 @@ class StreamThread:
         """Commit, close all tasks and leave the group.
 
         What tasks have only passed over, markers and aborted records, is committed too: retention may take all that
-        there was while nobody runs, and who starts then would have to say that it is lost.
+        there was while nobody runs, and who starts then would have to say that it is lost. What a function of the user
+        raises is raised when all are closed.
         """
         self._owned = None
+        errors = FirstError()
         for worker in self._workers.values():
             passed_over = [partition for partition, task in worker.tasks.items() if task.has_passed_over]
-            try:
-                worker.refresh_positions(passed_over)
-            except CrashproofError as error:
-                _log.warning("%s: the last positions are not committed: %s", self.name, error)
-            worker.assign(())
-        self.close()
+            with errors.kept():
+                try:
+                    worker.refresh_positions(passed_over)
+                except CrashproofError as error:
+                    _log.warning("%s: the last positions are not committed: %s", self.name, error)
+            with errors.kept():
+                worker.assign(())
+        with errors.kept():
+            self.close()
+        errors.tell()
 
     def close(self) -> None:
         """Close all tasks, dropping what is not committed, and leave the group."""

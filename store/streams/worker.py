@@ -24,7 +24,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -107,6 +107,32 @@ class _Inputs(Protocol):
     def partitions(self, topic: str) -> int: ...
 
     def close(self) -> None: ...
+
+
+class FirstError:
+    """Steps of which none is left out because another one has failed: the first error is raised behind them all.
+
+    Whatever is no `Exception` is meant for the thread or the process, and is raised at once.
+    """
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Go on behind the block when it fails."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever a function of the user raises
+            if self._first is None:
+                self._first = error
+            else:
+                self._first.add_note(f"what came after it failed too: {error!r}")
+
+    def tell(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._first is not None:
+            raise self._first
 
 
 class _Unopened(NamedTuple):
@@ -551,18 +577,22 @@ class Worker:
         Tasks and copies that stay go on; a task that goes is committed first. The next polls open what is new. A task
         takes over the directory of its standby and replays only what the copy lacks, and a standby goes on from
         where the task stopped. `tasks_in_process` as when it was made. Raises `ConfigError` for a partition that is in
-        both.
+        both. What a function of the user raises as a task goes is raised when all that go are gone.
         """
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
+        errors = FirstError()
         for partition, commit in self._commits([one for one in self.tasks if one not in partitions]):
-            try:
-                commit()
-            except CrashproofError as error:
-                # As after a crash: the input since the last commit is read again by whoever has the task next.
-                task_id = self._topology.task_id(partition)
-                _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
-            finally:
+            with errors.kept():
+                try:
+                    commit()
+                except CrashproofError as error:
+                    # As after a crash: the input since the last commit is read again by whoever has the task next.
+                    task_id = self._topology.task_id(partition)
+                    _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
+                except BaseException as error:
+                    self._drop(partition, error)
+                    raise
                 self._drop(partition)
         self._partitions = partitions
         self._waiting &= set(partitions)
@@ -577,7 +607,9 @@ class Worker:
             self._others = max(0, tasks_in_process - len(partitions))
         for task in self.tasks.values():
             task.share_memory(self._others + len(partitions))
-        self.replicas.assign(standbys)
+        with errors.kept():
+            self.replicas.assign(standbys)
+        errors.tell()
 
     @staticmethod
     def _only_standbys(active: Collection[int], standby: Iterable[int]) -> list[int]:

@@ -160,6 +160,46 @@ def test_after_tasks_that_go_of_which_one_has_failed_those_that_are_there_go_on_
     worker.close()
 
 
+@pytest.mark.parametrize("at", ["its commit", "its close", "both"])
+@pytest.mark.parametrize("fails", [0, 1])
+def test_all_tasks_that_go_are_committed_and_closed_though_one_of_them_fails(fails: int, at: str) -> None:
+    fail = ValueError("of a commit") if at != "its close" else ArithmeticError("of a close")
+    cluster = cluster_of(
+        once(fail, fails if at != "its close" else -1),
+        once(ArithmeticError("of a close"), fails if at != "its commit" else -1),
+    )
+    worker = processed(cluster)
+    with pytest.raises(type(fail), match=str(fail)) as raised:
+        worker.assign([2])
+    assert any("of a close" in note for note in getattr(raised.value, "__notes__", ())) is (at == "both")
+    assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {2: 1}
+    assert list(cluster.host.locks) == [worker.tasks[2].task_id]
+    drain(worker)
+    committed = {0, 1, 2} if at == "its close" else {0, 1, 2} - {fails}
+    assert counted(cluster) == sorted([b"1", b"2"] * len(committed))
+    worker.close()
+
+
+def test_the_first_error_of_tasks_that_go_is_raised_with_those_of_the_others() -> None:
+    cluster = cluster_of(lambda _: None, unclosable)
+    worker = processed(cluster)
+    with pytest.raises(ArithmeticError, match="cannot be closed") as raised:
+        worker.assign(())
+    assert (
+        raised.value.__notes__ == ["what came after it failed too: ArithmeticError('cannot be closed')"] * 2
+    )
+    assert counted(cluster) == [b"1"] * 3 + [b"2"] * 3
+
+
+def test_an_interrupt_as_tasks_go_is_not_kept_until_all_are_gone() -> None:
+    cluster = cluster_of(once(KeyboardInterrupt(), 1))
+    worker = processed(cluster)
+    with pytest.raises(KeyboardInterrupt):
+        worker.assign(())
+    assert list(worker.tasks) == [2]
+    worker.close()
+
+
 def test_an_interrupt_within_a_function_leaves_no_part_of_a_record() -> None:
     left = [KeyboardInterrupt()]
 

@@ -28,7 +28,7 @@ from store.log import Fetch, GroupMember, Offsets, TopicSpec
 from store.metrics import GROUP, TASK_GROUP, Metrics
 from store.query import KeyQuery
 from store.streams.application import Application
-from store.streams.dsl import StreamsBuilder
+from store.streams.dsl import ProcessorContext, StreamsBuilder
 from store.streams.streams import Streams
 from store.streams.thread import (
     COPIES_S,
@@ -749,6 +749,39 @@ def test_a_part_of_a_cluster_that_stays_away_ends_it_too() -> None:
 
     with pytest.raises(UnreachableError):
         wait()
+    one.close()
+
+
+@pytest.mark.parametrize("goes", ["at a rebalance", "at the end"])
+def test_what_goes_is_committed_though_a_task_of_another_sub_topology_cannot_be_closed(goes: str) -> None:
+    class Unclosable:
+        def init(self, _context: ProcessorContext) -> None: ...
+
+        def process(self, _record: object) -> None: ...
+
+        def close(self) -> None:
+            raise ArithmeticError("cannot be closed")
+
+    broker, clock = SimBroker(), VirtualClock()
+    log = SimLog(broker)
+    inputs = [TopicPartition(topic, 0) for topic in ("first", "second")]
+    log.admin().create_topics([TopicSpec(topic, 1) for topic in ("first", "second", "out")])
+    builder = StreamsBuilder("app")
+    builder.stream("first").process(Unclosable)
+    builder.stream("second").to("out")
+    application = builder.build()
+    application.prepare(log)
+    host = SimHost(0)
+    one = StreamThread(application, LONG, log, HostStorage(host, 0), clock)
+    rest(one)
+    broker.append("second", b"a", b"", partition=0)
+    (task,) = one._workers[1].tasks.values()
+    while not task.in_transaction:
+        one.step()
+    with pytest.raises(ArithmeticError, match="cannot be closed"):
+        one.stop() if goes == "at the end" else one.revoked(inputs)
+    assert broker.committed_offset("app", inputs[1]) == 1
+    assert host.locks == {}
     one.close()
 
 
