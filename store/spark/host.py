@@ -30,7 +30,6 @@ from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
-    CrashproofError,
     FencedError,
     OutcomeUnknownError,
     RetriableError,
@@ -45,7 +44,7 @@ from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.application import Application
 from store.streams.ordinals import prepare
-from store.streams.worker import Worker
+from store.streams.worker import FirstError, Worker
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -280,22 +279,25 @@ class TaskHost:
         """Commit what is processed, and let go of every task.
 
         Markers and aborted records that it has passed over are committed too: retention may take all that lies before
-        them, and whoever is opened there would have to say that it is lost. What that raises is raised when all are
-        closed.
+        them, and whoever is opened there would have to say that it is lost. What any of that raises is raised when all
+        are closed.
         """
-        failed: CrashproofError | None = None
-        for worker in self._workers.values():
-            try:
-                worker.refresh_positions([one for one, task in worker.tasks.items() if task.has_passed_over])
-            except CrashproofError as error:
-                failed = failed or error
-            worker.assign(())
-            worker.close()
-        self._workers.clear()
-        if self._pool is not None:
-            self._pool.shutdown()
-        if failed is not None:
-            raise failed
+        errors = FirstError()
+        try:
+            for worker in self._workers.values():
+                with errors.kept():
+                    worker.refresh_positions(
+                        [one for one, task in worker.tasks.items() if task.has_passed_over]
+                    )
+                with errors.kept():
+                    worker.assign(())
+                with errors.kept():
+                    worker.close()
+        finally:
+            self._workers.clear()
+            if self._pool is not None:
+                self._pool.shutdown()
+        errors.tell()
 
 
 def _let_go_of_closed(worker: Worker) -> None:

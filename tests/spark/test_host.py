@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,8 +40,8 @@ from store.streams.replicas import Replicas
 from store.streams.topology import Context, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
 from store.suppliers import global_store, persistent_key_value_store
-from store.types import Record
-from tests.clusters import SINK, SOURCE, STORE, Cluster, Ticking, pipeline
+from store.types import Record, TopicPartition
+from tests.clusters import RC, SINK, SOURCE, STORE, Cluster, Ticking, pipeline
 
 
 def number(context: Context, record: Record) -> None:
@@ -346,6 +347,45 @@ def test_what_a_task_did_between_two_orders_is_committed_before_those_of_others_
     host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1})], 2))
     # Two ticks, and a marker behind each.
     assert stable == [4]
+
+
+@pytest.mark.parametrize("at", ["refresh_positions", "assign", "close"])
+def test_an_error_as_a_host_ends_keeps_nothing_else_open_or_uncommitted(at: str) -> None:
+    class Ticks:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, now: int) -> None:
+            self.context.forward(b"tick", b"", timestamp=now)
+
+        def process(self, _record: object) -> None: ...
+
+    builder = StreamsBuilder("app")
+    for name in ("first", "second"):
+        builder.stream(f"to-{name}").process(Ticks).to(f"of-{name}")
+    application = builder.build()
+    cluster = Cluster(application.sub_topologies[0])
+    log, machine = SimLog(cluster.broker), Host(0)
+    for topic in ("to-second", "of-second"):
+        cluster.broker.create_topic(topic, 1)
+    log.admin().create_topics(application.sub_topologies[1].internal_topics(1))
+    with ThreadPoolExecutor() as pool:
+        host = TaskHost(application, StreamsConfig(), log, cluster.storage(machine), cluster.clock, pool=pool)
+        orders = [Order(one.ordinal, 0, {one.sources[0]: 0}) for one in application.sub_topologies]
+        host.carry_out(Orders("run", orders, 2))
+        cluster.clock.sleep(0.05)
+        host.tick()
+        first, second = host._workers.values()
+        assert second.tasks[0].in_transaction
+        fails = patch.object(first, at, side_effect=ValueError("of a function"))
+        with fails, pytest.raises(ValueError, match="of a function"):
+            host.close()
+        (ticked,) = cluster.broker.visible(TopicPartition("of-second", 0), RC)
+        assert ticked.key == b"tick"
+        assert (second.tasks, host._workers) == ({}, {})
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(print)
 
 
 @pytest.mark.parametrize("commit_records", [1, 10_000])
