@@ -938,7 +938,10 @@ def _machines(context: SparkContext) -> list[str]:
     found: Any = context._jsc.sc().statusTracker().getExecutorInfos()
     driver = context._jsc.sc().conf().get("spark.driver.host")
     machines = [one.host() for one in found]
-    return sorted(set(machines) - {driver}) or sorted(set(machines))
+    if len(machines) > 1 and driver in machines:
+        # Its own entry. Further ones are of executors beside it.
+        machines.remove(driver)
+    return sorted(set(machines))
 
 
 def _positions(

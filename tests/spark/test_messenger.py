@@ -36,7 +36,7 @@ from store.spark import messenger, process
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
 from store.spark.process import Answer, Lease, Place, _trace, born
-from store.spark.streams import SparkStreams, SparkStreamsQuery
+from store.spark.streams import SparkStreams, SparkStreamsQuery, _machines
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
 from store.types import Record, TopicPartition
@@ -627,6 +627,27 @@ def test_every_task_is_ordered_in_one_slot_which_shares_its_memory_among_no_fewe
     for slot, orders, told in again:
         assert all(homes[one.ordinal, one.partition] == slot for one in orders)
         assert told == ordered[0][2]
+
+
+@pytest.mark.parametrize(
+    ("listed", "machines"),
+    [
+        (["a"], ["a"]),
+        (["a", "b", "c", "b"], ["b", "c"]),
+        (["a", "a", "b"], ["a", "b"]),
+        (["a", "a"], ["a"]),
+        (["b", "c"], ["b", "c"]),
+    ],
+)
+def test_the_driver_takes_no_slot_and_executors_on_its_machine_do(
+    listed: Sequence[str], machines: Sequence[str]
+) -> None:
+    """Spark lists the driver with the executors, and it is one itself where it is the only one."""
+    context = Mock()
+    spark = context._jsc.sc()
+    spark.statusTracker().getExecutorInfos.return_value = [Mock(host=lambda one=one: one) for one in listed]
+    spark.conf().get.side_effect = {"spark.driver.host": "a"}.get
+    assert _machines(context) == machines
 
 
 def test_a_task_without_news_has_no_order_and_one_of_two_inputs_has_its_own_ends() -> None:
