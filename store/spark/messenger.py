@@ -11,6 +11,9 @@ followed by another one. That is a death of a host like any other, so nothing de
 Nor on whether it is gone: should its end be long in coming, because it waits for a disk, its successor waits for the
 lock of each directory, which the kernel takes from a dead process alone, and the younger producer's epoch fences the
 older. It is killed by its own number, and only where the process of that number began when the host did.
+
+An attempt that stands still itself, while it has the lock of the slot, keeps the next ones from starting a host: they
+wait for a while, and fail with words for it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from store.errors import StateDirectoryError, TaskHostError
 from store.recovery.directory import make_private
@@ -44,6 +47,10 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _END_S = 5.0
+_HELD_S = 180.0
+"""How long an attempt waits for another one that has its slot, beside two silences of a host: it may send a host off,
+start another one and call it, which is a silence, `_END_S`, `_START_S` and a silence. Whatever takes so much longer
+does not run."""
 _POLL_S = 0.01
 _LOG_BYTES = 2000
 _FOR_GOOD = frozenset(
@@ -140,7 +147,7 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
     if found is not None and found.run == deployment.run:
         with suppress(OSError, EOFError, AuthenticationError):
             return _call(found, silence_s)
-    with _exclusively(place):
+    with _exclusively(place, silence_s):
         # Or it would send away a host of the next start.
         check_goes_on(deployment, place)
         # Another attempt may have started it meanwhile.
@@ -162,15 +169,22 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
             ) from error
 
 
-def _exclusively(place: Path) -> AbstractContextManager[object]:
+def _exclusively(place: Path, silence_s: float | None) -> AbstractContextManager[object]:
     """The lock of a slot, which is held until the block ends.
 
-    Raises `StateDirectoryError` where it cannot be had, for good.
+    Raises `StateDirectoryError` where it cannot be had, for good, and `TaskHostError` where another attempt keeps it.
     """
     lock = FileLock(place.with_suffix(".lock"), thread_local=False)
+    longest_s = _HELD_S + 2 * (silence_s or 0.0)
     try:
         _make_directory(place)
-        return lock.acquire()
+        return lock.acquire(timeout=longest_s)
+    except Timeout as error:
+        raise TaskHostError(
+            f"another attempt has had {place.stem} of the task hosts in {place.parent} on {socket.gethostname()} for "
+            f"{longest_s:g} s: it is stopped or swapped out, or the host that it calls is too busy to answer. Where "
+            f"that stays so, end the process that has locked {lock.lock_file} (lslocks tells its id)"
+        ) from error
     except OSError as error:
         if error.errno not in _FOR_GOOD:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import logging
 import os
@@ -213,6 +214,21 @@ def test_no_host_is_started_for_a_query_whose_hosts_were_told_to_go(deployed: De
     with pytest.raises(TaskHostError, match="the query has ended"):
         bring(deployment, 0, ORDERS, 1)
     assert not place_of(deployment).exists()
+
+
+def test_a_slot_that_another_attempt_keeps_is_not_waited_for_for_ever(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_HELD_S", 0.0)
+    deployment = deployed(silence_s=0.0)
+    place = place_of(deployment)
+    place.parent.mkdir(parents=True)
+    with place.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        said = rf"another attempt has had slot-0 of the task hosts in {place.parent} on .* for 0 s"
+        with pytest.raises(TaskHostError, match=said):
+            bring(deployment, 0, ORDERS, 1)
+    assert bring(replace(deployment, silence_s=2.0), 0, ORDERS, 1) == DONE
 
 
 def test_a_host_that_was_about_to_start_when_all_were_told_to_go_ends_at_once(
