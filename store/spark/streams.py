@@ -684,6 +684,8 @@ class SparkStreamsQuery:
                         if self._unkept is not None:
                             raise self._unkept
                         self._deployment = replace(self._deployment, start=self._deployment.start + 1)
+                        # Of the start before: its tasks may have raised it during the pause.
+                        self._between_orders = None
                         self._context._jsc.sc().setLocalProperties(self._local_properties)
                         self.query = self._start()
                 self.query.awaitTermination()

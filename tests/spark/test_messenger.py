@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 import store.spark
 from store.config import StreamsConfig
 from store.errors import ConfigError, InputChangedError, StateDirectoryError, TaskHostError
-from store.spark import messenger, process
+from store.spark import messenger, process, streams
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
 from store.spark.process import Answer, Lease, Place, _trace, born
@@ -664,6 +664,28 @@ def test_the_driver_takes_no_slot_and_executors_on_its_machine_do(
     spark.statusTracker().getExecutorInfos.return_value = [Mock(host=lambda one=one: one) for one in listed]
     spark.conf().get.side_effect = {"spark.driver.host": "a"}.get
     assert _machines(context) == machines
+
+
+def test_an_error_between_the_orders_of_a_start_that_has_ended_is_none_of_the_next_one(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = query_of({}, (), 1)
+
+    def fails_beside_its_punctuator() -> None:
+        query._between_orders = TaskHostError("of a punctuator of the first start")
+        raise TaskHostError("of a micro-batch")
+
+    query._streams = Mock(restarts=1, trigger=None)
+    query._context, query._local_properties, query._deployment = Mock(), None, deployed()
+    query._stopping, query._changing = Mock(), threading.Lock()
+    query._stopping.is_set.return_value = False
+    query._batches, query._unkept, query._between_orders = 0, None, None
+    query.query = Mock(awaitTermination=fails_beside_its_punctuator)
+    monkeypatch.setattr(SparkStreamsQuery, "_is_permanent", lambda *_: False)
+    monkeypatch.setattr(SparkStreamsQuery, "_start", lambda _: Mock())
+    monkeypatch.setattr(streams, "_is_stopped", lambda _: False)
+    query._run_on()
+    assert query._deployment.start == 1
 
 
 def test_a_task_without_news_has_no_order_and_one_of_two_inputs_has_its_own_ends() -> None:
