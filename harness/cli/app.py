@@ -50,7 +50,7 @@ from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT
 from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_rates, print_report
 from reports.exam import print_exam
-from reports.night import sentence
+from reports.night import markdown, sentence
 from reports.terminal import print_result
 from reports.text import dump, visible
 from scenarios import load as load_scenario
@@ -443,8 +443,11 @@ def nightly(
     if json:
         _print_json(result)
     else:
+        # Where the disk was full it is not there.
+        summary = Path(result.summary)
+        said = summary.read_text(encoding="utf-8") if summary.exists() else markdown(result, [])
         with _printing():
-            sys.stdout.write(Path(result.summary).read_text(encoding="utf-8"))
+            sys.stdout.write(said)
     say(sentence(result.night))
     raise typer.Exit(result.exit_code)
 

@@ -1,7 +1,8 @@
 """A night from the command line: a campaign in each world, kept schedules replayed, history and reports.
 
 Must survive: a world that cannot be set up or fails half-way (the others are run all the same), kept schedules that
-cannot be read, a history that cannot be written at the end of the night (its reports are).
+cannot be read, a history that cannot be written at the end of the night (its reports are), a disk that is full (what
+was found to be violated is told).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -25,10 +27,10 @@ from harness.cli.errors import USAGE, Told, exit_code, message
 from harness.cli.run import INVOCATION, REPORTS, Campaign, execute, say, world_option
 from harness.night import Answer, Commit, FailingSchedule, Night, NightInWorld, NightResult, Standing, changes
 from harness.nights import HistoryError, Nights, opened
-from harness.places import located
+from harness.places import located, to_be_kept
 from harness.replay import Replay, replaying, unmakeable
 from harness.result import Failure, Result
-from harness.schedule import load
+from harness.schedule import encode, load
 from harness.verdict import EXIT_ENVIRONMENT, Outcome
 from harness.worlds import WORLDS, Options
 from reports import html
@@ -181,7 +183,8 @@ def _failing(failure: Failure) -> FailingSchedule:
         failure.minimal.scenario,
         failure.findings[0].sentence if failure.findings else "No finding was recorded.",
         failure.replay,
-        file.read_text(encoding="utf-8"),
+        # As the file has it, or would have it if the disk was full.
+        encode(to_be_kept(failure.minimal, file)).decode(),
     )
 
 
@@ -270,11 +273,23 @@ def _reported(plan: NightPlan, nights: Nights, night: Night, results: dict[str, 
         str(plan.out / SUMMARY),
         str(plan.history),
     )
-    write_atomically(plan.out / PAGE, page.html(result, past))
-    write_atomically(plan.out / SUMMARY, page.markdown(result, past))
-    write_atomically(plan.out / OBJECT, dump(result, indent=1) + "\n")
-    for world, found in results.items():
-        html.write(found, plan.out / world / "report.html", trend(past, world))
+    files: dict[str, Callable[[], str]] = {
+        PAGE: partial(page.html, result, past),
+        SUMMARY: partial(page.markdown, result, past),
+        OBJECT: lambda: dump(result, indent=1) + "\n",
+        **{
+            f"{world}/report.html": partial(html.render, found, trend(past, world))
+            for world, found in results.items()
+        },
+    }
+    for name, content in files.items():
+        try:
+            write_atomically(plan.out / name, content())
+        except OSError as error:
+            # As of a run: a violation that was found ends with its exit code.
+            if result.standing is not Standing.VIOLATED:
+                raise
+            night.notes.append(f"{name} could not be written ({error.strerror})")
     return result
 
 

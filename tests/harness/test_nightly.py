@@ -22,7 +22,7 @@ from harness.faults.description import OF_MACHINES
 from harness.history import History
 from harness.night import Commit, NightResult, Standing
 from harness.nights import HistoryError, Nights, opened
-from harness.schedule import Schedule
+from harness.schedule import Schedule, decode
 from harness.verdict import Outcome
 from harness.worlds import SIMULATION, WORLDS, Options, World, WorldKind
 from harness.worlds.sim.world import SimWorld
@@ -185,6 +185,49 @@ def test_a_violated_night_keeps_its_schedules_beyond_their_files(tmp_path: Path,
     summary = Path(result.summary).read_text()
     assert failing.replay in summary
     assert failing.replay.replace("'", "&#39;") in Path(result.report).read_text()
+
+
+def test_a_violated_night_keeps_its_schedules_also_where_their_files_cannot_be_written(
+    tmp_path: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, _: bytes) -> int:
+        raise OSError(28, "No space left on device", str(self))
+
+    inner.planted = "restore-drops-deletions"
+    asked = plan(tmp_path, ("inner", "sim"), corpus=())
+    asked.budgets["inner"] = LONGEST_S
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = spend(asked)
+    assert standings(result).keys() == {"inner", "sim"}
+    assert result.exit_code == 1
+    [failing] = result.night.worlds[0].failures
+    assert decode(failing.schedule.encode()).scenario == "balances"
+    with opened(tmp_path / "nights.sqlite") as nights:
+        assert nights.last(1)[0].worlds[0].failures == [failing]
+
+
+def test_a_violated_night_is_told_also_where_no_report_can_be_written(
+    tmp_path: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if Path("out") in target.parents:
+            raise OSError(28, "No space left on device", str(self))
+        return replace(self, target)
+
+    inner.planted = "restore-drops-deletions"
+    without = [word for world in WORLDS if world != "inner" for word in ("--without", world)]
+    monkeypatch.setattr(Path, "replace", full)
+    answer = called(
+        *("nightly", "balances", "--for", f"{LONGEST_S}s", "--max-failures", "1", "--out", "out"),
+        *without,
+        cwd=tmp_path,
+    )
+    assert answer.returncode == 1, answer.stderr
+    assert answer.stdout.startswith("# Night 1: violated\n")
+    for name in ("night.html", "summary.md", "night.json", "inner/report.html"):
+        assert f"{name} could not be written (No space left on device)" in answer.stdout
 
 
 def with_time(plan: NightPlan, seconds: float) -> NightPlan:
