@@ -56,10 +56,11 @@ def plain(value: object, depth: int = 0) -> object:
     return repr(value)
 
 
-def dump(value: object, indent: int | None = None) -> str:
-    """JSON text of anything, its strings escaped so that they are encoded, shown and copied without loss."""
+def dump(value: object, indent: int | None = None, *, ascii: bool = False) -> str:
+    """JSON text of anything, its strings escaped so that they are encoded, shown and copied without loss; with `ascii`
+    in any encoding."""
     separators = (",", ": ") if indent else (", ", ": ")
-    return visible(json.dumps(plain(value), ensure_ascii=False, indent=indent, separators=separators))
+    return visible(json.dumps(plain(value), ensure_ascii=ascii, indent=indent, separators=separators))
 
 
 def show(value: object) -> str:

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from harness.cli.app import app
@@ -19,6 +20,10 @@ from harness.verdict import EXIT_INTERRUPTED
 
 def main() -> None:
     """Entry point: runs the command and turns errors into a message and an exit code."""
+    # What a terminal has no characters for is escaped. An error about that would hide what was found.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # What a task logs about the faults that a schedule makes is in the history; on a terminal it is noise.
     logging.getLogger("store").addHandler(logging.NullHandler())
     logging.getLogger("store").propagate = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib.metadata
 import os
 import re
@@ -251,8 +252,10 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _print_json(data: object) -> None:
+    """One JSON object on standard output, with JSON's own escapes where that is not UTF-8."""
+    encoded = codecs.lookup(sys.stdout.encoding or "utf-8").name
     with _printing():
-        sys.stdout.write(dump(data) + "\n")
+        sys.stdout.write(dump(data, ascii=encoded != "utf-8") + "\n")
 
 
 def _print_tables(tables: list[Listing], *, markdown: bool) -> None:

@@ -477,6 +477,27 @@ def test_a_violation_is_told_also_where_nothing_can_be_written(tmp_path: Path) -
     assert "The schedule could not be written to" in ran.stdout
 
 
+def test_a_violation_is_told_also_on_a_terminal_that_knows_ascii_alone(tmp_path: Path) -> None:
+    answer = crashproof(
+        *("run", "balances", "--world", "sim", "--jobs", "1", "--schedules", "3"),
+        *("--mutant", "stores-commit-before-kafka"),
+        cwd=tmp_path,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert answer.returncode == 1, answer.stderr
+    assert "Violated: balances broke the specification" in answer.stdout
+    assert "\\u2013" in answer.stdout
+
+
+def test_an_answer_in_json_is_json_where_standard_output_is_not_utf_8(tmp_path: Path) -> None:
+    name = "für-5€😀.json"
+    shutil.copy(OWN.parent.parent / "corpus" / "batch-applied-again.json", tmp_path / name)
+    answer = crashproof("replay", name, "--json", cwd=tmp_path, env={"PYTHONIOENCODING": "latin-1"})
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["file"] == name
+    assert answer.stdout.isascii()
+
+
 def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: Path) -> None:
     script = (
         f"{sys.executable} -m harness.cli run balances --world sim --schedules 60 | head -n 0; "
