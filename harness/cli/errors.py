@@ -1,6 +1,7 @@
 """What becomes of an error: one message, an exit code, and, where the harness itself failed, a file with the traceback.
 
-Must survive: any exception, from anywhere. Only what a run has found in a pipeline ends with exit code 1.
+Must survive: any exception, from anywhere, with any text. Only what a run has found in a pipeline ends with exit code
+1.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def keep(text: str, directory: Path | None = None) -> str:
             path = Path(name)
         else:
             path = directory / "error.txt"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         return f"the traceback could not be kept: {error.strerror}"
     return f"the traceback is in {path}"

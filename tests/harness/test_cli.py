@@ -23,6 +23,7 @@ import pytest
 from filelock import FileLock
 
 from harness.cli import main
+from harness.cli.errors import message
 from harness.faults import FAULTS
 from harness.schedule import decode
 from harness.worlds import WORLDS
@@ -425,6 +426,13 @@ def test_an_error_of_the_harness_itself_is_one_sentence_and_exits_3(tmp_path: Pa
     )
     refused(answer, 3, "crashproof itself failed", "IndexError: nobody expected this", "report/error.txt")
     assert "Traceback" in (tmp_path / "report" / "error.txt").read_text()
+
+
+def test_a_traceback_is_kept_whatever_characters_it_has(tmp_path: Path) -> None:
+    assert message(IndexError("lone \ud800"), tmp_path).endswith(
+        f"(the traceback is in {tmp_path / 'error.txt'})"
+    )
+    assert (tmp_path / "error.txt").read_text(encoding="utf-8") == "IndexError: lone \\ud800\n"
 
 
 def test_requirements_are_listed_outside_of_the_project_too(tmp_path: Path) -> None:
