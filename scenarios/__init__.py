@@ -617,7 +617,7 @@ def module_of(scenario: Scenario) -> ModuleType | None:
 
 def _module_name(path: Path) -> str:
     """The same file has the same module name in every process, which pickling needs."""
-    return f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    return f"crashproof_scenario_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -54,8 +54,8 @@ from reports.exam import print_exam
 from reports.night import markdown, sentence
 from reports.terminal import print_result
 from reports.text import dump, visible
+from scenarios import ScenarioError, load_all
 from scenarios import load as load_scenario
-from scenarios import load_all
 
 app = typer.Typer(
     name="crashproof",
@@ -153,6 +153,17 @@ def _budgets(times: Iterable[str], without: Iterable[str]) -> dict[str, float]:
         assert seconds is not None
         budgets.update(dict.fromkeys([world] if named else budgets, seconds))
     return budgets
+
+
+def _chosen(references: Iterable[str] | None) -> tuple[str, ...]:
+    """The scenarios to run, which can be loaded, and which a schedule can name."""
+    chosen = tuple(dict.fromkeys(references or load_all()))
+    with _answer_alone():
+        for reference in chosen:
+            if any("\ud800" <= character <= "\udfff" for character in reference):
+                raise ScenarioError(f"{reference} is not UTF-8, and no schedule can name it; rename it")
+            load_scenario(reference)
+    return chosen
 
 
 def _jobs(text: str) -> int:
@@ -329,10 +340,7 @@ def run(
     Without a number or a time it runs enough to meet each value of each setting, and each deadly fault with each type
     of store and mechanism; what was not met makes it inconclusive.
     """
-    chosen = tuple(dict.fromkeys(scenario or load_all()))
-    with _answer_alone():
-        for reference in chosen:
-            load_scenario(reference)
+    chosen = _chosen(scenario)
     seconds = _duration(duration)
     if schedules is not None and seconds is not None:
         _error("--schedules and --for exclude each other; give one of them")
@@ -417,10 +425,7 @@ def nightly(
 
     Exit 1 if anything is violated, else 3 if a world is inconclusive, else 4 if one could not be run here.
     """
-    chosen = tuple(dict.fromkeys(scenario or load_all()))
-    with _answer_alone():
-        for reference in chosen:
-            load_scenario(reference)
+    chosen = _chosen(scenario)
     budgets = _budgets(times or (), without or ())
     number = seed_of_today() if seed is None else seed
     kept = kept_in(corpus)

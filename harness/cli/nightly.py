@@ -30,7 +30,7 @@ from harness.nights import HistoryError, Nights, opened
 from harness.places import located, to_be_kept
 from harness.replay import Replay, replaying, unmakeable
 from harness.result import Failure, Result
-from harness.schedule import encode, load
+from harness.schedule import load
 from harness.verdict import EXIT_ENVIRONMENT, Outcome
 from harness.worlds import WORLDS, Options
 from reports import html
@@ -183,8 +183,8 @@ def _failing(failure: Failure) -> FailingSchedule:
         failure.minimal.scenario,
         failure.findings[0].sentence if failure.findings else "No finding was recorded.",
         failure.replay,
-        # As the file has it, or would have it if the disk was full.
-        encode(to_be_kept(failure.minimal, file)).decode(),
+        # As the file has it, or would have it if it could have been written.
+        html.schedule_json(to_be_kept(failure.minimal, file)),
     )
 
 

@@ -296,8 +296,10 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
     note = reduced.note
     try:
         file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
-    except OSError as error:
-        note = f"{note} The schedule could not be written to {file} ({error.strerror}).".strip()
+    except (OSError, UnicodeEncodeError) as error:
+        # A path need not be UTF-8, which a schedule's file is.
+        why = error.strerror if isinstance(error, OSError) else error
+        note = f"{note} The schedule could not be written to {file} ({why}).".strip()
     if found.logs:
         Path(found.logs).rename(file.with_suffix(".logs"))
     words = [*INVOCATION, "replay", str(file), *world_option(world)]

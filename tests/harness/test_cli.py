@@ -265,6 +265,24 @@ def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> 
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
 
 
+def test_a_scenario_of_ones_own_may_lie_where_the_path_is_not_utf_8(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    directory.mkdir()
+    shutil.copy(OWN, directory / "mine.py")
+    words = ["run", "mine.py", "--world", "sim", "--jobs", "1", "--schedules", "3"]
+    words += ["--mutant", "stores-commit-before-kafka", "--json"]
+    for out, replays in (("out", True), (tmp_path / "elsewhere", False)):
+        answer = crashproof(*words, "--out", out, cwd=directory)
+        assert answer.returncode == 1, answer.stderr
+        [failure] = json.loads(answer.stdout)["details"]
+        assert ("could not be written" in failure["note"]) is not replays
+        if replays:
+            assert crashproof("replay", failure["file"], cwd=directory).stdout.startswith("FIXED")
+    named = os.fsdecode(b"\xff.py")
+    shutil.copy(OWN, directory / named)
+    refused(called("run", named, cwd=directory), 2, "is not UTF-8, and no schedule can name it")
+
+
 def test_a_failing_schedule_is_made_small_afterwards(own: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
