@@ -625,6 +625,9 @@ def _load_file(path: Path) -> ModuleType:
         path = path.resolve(strict=True)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        # A NUL byte.
+        raise ScenarioError(f"{str(path)!r} is no path: {error}") from None
     name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]

@@ -169,6 +169,11 @@ def test_what_is_neither_a_text_nor_a_path_is_no_schedule(given: Any) -> None:
         check(given)
 
 
+def test_a_scenarios_path_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(ScheduleError, match=r"'a\\x00\.py' is no path: embedded null byte"):
+        check(encode(Schedule("a\0.py")).decode())
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_make_reading_fail_in_another_way(text: bytes) -> None:
     try:
