@@ -2,27 +2,39 @@
 
 A value is written by its schema alone, in Avro's binary encoding: no file header, and no schema or id of a registry in
 front of it. Who reads has to know the schema that it was written with; another one to read it as may be given.
+
+Must survive: values and bytes of a schema that refers to itself, nested deeper than fastavro's compiled code can
+follow, which would end the process.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Collection, Mapping
 from struct import error as StructError  # noqa: N812
 from typing import Any
 
 import fastavro
+from fastavro import _read_py
 
 Schema = dict[str, Any] | list[Any] | str
 
 _BROKEN = (EOFError, IndexError, KeyError, AttributeError, OverflowError, StructError)
 """What fastavro raises of values and bytes that do not fit a schema, besides `ValueError` and `TypeError`."""
 
+_DEEPEST = 100
+"""How many dicts and lists may lie in each other by a schema that refers to itself. The reader takes some five of
+Python's frames for each."""
+
 
 class AvroSerde:
     """What fastavro makes of a schema: records as dicts, logical types as Python's. Equal by schemas, and picklable.
 
     Equal values have equal bytes, but for maps, whose entries are written in their order; the bytes have no order.
+
+    A schema may refer to itself, as that of a tree does. At most 100 dicts and lists lie in each other then, and bytes
+    are read by the reader in Python, which is slower.
     """
 
     def __init__(self, schema: Schema, reader_schema: Schema | None = None) -> None:
@@ -34,6 +46,8 @@ class AvroSerde:
         self._text = _text(schema)
         self._reader_text = None if reader_schema is None else _text(reader_schema)
         self._schema = _parsed(self._text)
+        self._nests = _refers(self._schema, frozenset())
+        self._read = _read_py.schemaless_reader if self._nests else fastavro.schemaless_reader
         self._reader_schema = None if self._reader_text is None else _parsed(self._reader_text)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -53,6 +67,8 @@ class AvroSerde:
         return self._text, self._reader_text
 
     def serialize(self, value: Any) -> bytes:
+        if self._nests and not _within(value, _DEEPEST):
+            raise ValueError(f"the value is nested more than {_DEEPEST} levels deep")
         out = io.BytesIO()
         try:
             fastavro.schemaless_writer(out, self._schema, value)
@@ -63,9 +79,11 @@ class AvroSerde:
     def deserialize(self, data: bytes) -> Any:
         source = io.BytesIO(data)
         try:
-            value = fastavro.schemaless_reader(source, self._schema, self._reader_schema)
-        except (*_BROKEN, fastavro.read.SchemaResolutionError) as error:
+            value = self._read(source, self._schema, self._reader_schema)
+        except (*_BROKEN, RecursionError, fastavro.read.SchemaResolutionError) as error:
             raise ValueError(f"{data!r} is nothing that the Avro schema has written: {error!r}") from error
+        if self._nests and not _within(value, _DEEPEST):
+            raise ValueError(f"{data!r} is nested more than {_DEEPEST} levels deep")
         if source.tell() != len(data):
             raise ValueError(f"{data!r} goes on after what the Avro schema has written")
         return value
@@ -87,3 +105,24 @@ def _parsed(text: str) -> Any:
         return fastavro.parse_schema(json.loads(text), named_schemas={})
     except (fastavro.schema.SchemaParseException, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{text} is no Avro schema: {error!r}") from error
+
+
+def _refers(schema: Any, around: frozenset[str]) -> bool:
+    """Whether a parsed schema refers to itself, or to one of those `around` it."""
+    if isinstance(schema, list):
+        return any(_refers(each, around) for each in schema)
+    if not isinstance(schema, dict):
+        return schema in around
+    if "fields" in schema:
+        around |= {schema["name"]}
+    inner = [field["type"] for field in schema.get("fields", [])]
+    inner += [schema[name] for name in ("type", "items", "values") if name in schema]
+    return any(_refers(each, around) for each in inner)
+
+
+def _within(value: Any, levels: int) -> bool:
+    """Whether no more than so many dicts and lists lie in each other."""
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Collection):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_within(each, levels - 1) for each in inner)

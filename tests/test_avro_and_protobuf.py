@@ -88,6 +88,53 @@ def test_avro_refuses_what_is_no_schema() -> None:
             AvroSerde(schema)
 
 
+LINK: dict[str, Any] = {
+    "type": "record",
+    "name": "Link",
+    "fields": [{"name": "next", "type": ["null", "Link"]}],
+}
+TREE: dict[str, Any] = {
+    "type": "record",
+    "name": "shop.Tree",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "below", "type": {"type": "map", "values": {"type": "array", "items": "Tree"}}},
+    ],
+}
+
+
+def links(number: int) -> Any:
+    value: Any = None
+    for _ in range(number):
+        value = {"next": value}
+    return value
+
+
+def test_avro_has_schemas_that_refer_to_themselves() -> None:
+    tree = {"name": "a", "below": {"x": [{"name": "b", "below": {}}, {"name": "c", "below": {"y": []}}]}}
+    for serde, value in ((AvroSerde(TREE), tree), (AvroSerde(LINK), links(100))):
+        assert serde.deserialize(serde.serialize(value)) == value
+    assert AvroSerde(TREE, {**TREE, "fields": TREE["fields"][:1]}).deserialize(
+        AvroSerde(TREE).serialize(tree)
+    ) == {"name": "a"}
+
+
+@pytest.mark.parametrize("levels", [101, 100_000])
+def test_avro_refuses_what_is_nested_too_deep(levels: int) -> None:
+    serde = AvroSerde(["null", LINK])
+    with pytest.raises(ValueError, match=r"nested more than 100 levels|RecursionError"):
+        serde.deserialize(b"\2" * levels + b"\0")
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        serde.serialize(links(levels))
+
+
+def test_avro_refuses_a_value_that_contains_itself() -> None:
+    ring: dict[str, Any] = {}
+    ring["next"] = ring
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        AvroSerde(LINK).serialize(ring)
+
+
 def test_serdes_are_equal_by_what_they_are_and_can_be_sent() -> None:
     for serde, other in (
         (AvroSerde(ORDER, "long"), AvroSerde(ORDER)),
