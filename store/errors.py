@@ -13,8 +13,8 @@ one place, so that the commit protocol can be read as a list of cases. The class
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from store.types import Content
 
@@ -260,3 +260,29 @@ def end_after(
         note(error, f"closing {what} failed too: {another!r}")
         return another
     return None
+
+
+class FirstError:
+    """Steps of which none is left out because another one has failed: the first error is raised behind them all.
+
+    Whatever is no `Exception` is meant for the thread or the process, and is raised at once.
+    """
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Go on behind the block when it fails."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever a function of the user raises
+            if self._first is None:
+                self._first = error
+            else:
+                note(self._first, f"what came after it failed too: {error!r}")
+
+    def tell(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._first is not None:
+            raise self._first

@@ -31,6 +31,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     FencedError,
+    FirstError,
     OutcomeUnknownError,
     RetriableError,
     StateLockedError,
@@ -44,7 +45,7 @@ from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.application import Application
 from store.streams.ordinals import prepare
-from store.streams.worker import FirstError, Worker
+from store.streams.worker import Worker
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)

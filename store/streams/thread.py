@@ -54,6 +54,7 @@ from store.errors import (
     ChangelogLostError,
     CrashproofError,
     FencedError,
+    FirstError,
     InputChangedError,
     LogError,
     RetriableError,
@@ -68,7 +69,7 @@ from store.recovery.restore import RestoreListener
 from store.streams.application import Application
 from store.streams.hanging import HangingInputs
 from store.streams.topology import Topology
-from store.streams.worker import FirstError, Worker
+from store.streams.worker import Worker
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -39,6 +39,7 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
+    FirstError,
     InputChangedError,
     LogError,
     OutcomeUnknownError,
@@ -107,32 +108,6 @@ class _Inputs(Protocol):
     def partitions(self, topic: str) -> int: ...
 
     def close(self) -> None: ...
-
-
-class FirstError:
-    """Steps of which none is left out because another one has failed: the first error is raised behind them all.
-
-    Whatever is no `Exception` is meant for the thread or the process, and is raised at once.
-    """
-
-    def __init__(self) -> None:
-        self._first: Exception | None = None
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Go on behind the block when it fails."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever a function of the user raises
-            if self._first is None:
-                self._first = error
-            else:
-                self._first.add_note(f"what came after it failed too: {error!r}")
-
-    def tell(self) -> None:
-        """Raise the first error, if there was one."""
-        if self._first is not None:
-            raise self._first
 
 
 class _Unopened(NamedTuple):
