@@ -20,5 +20,5 @@ KIND = WorldKind(
     _open,
     SIMULATED,
     spreads=True,
-    schedules=120,
+    schedules=100,
 )
