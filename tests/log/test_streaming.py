@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from math import inf
 from random import Random
+from threading import Event, Thread
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -15,12 +18,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
-from store.errors import LogError
+from store.errors import LogError, RetriableError
 from store.log import Fetch, Log, StreamingReader, TopicSpec
 from store.log.kafka import KafkaLog, KafkaReader, intake
 from store.log.size import MAX_FETCH_BYTES, size_of
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.waiting import settle, until
+from tests.waiting import LONGEST_S, settle, until
 
 RC = IsolationLevel.READ_COMMITTED
 PARTITIONS = 8
@@ -520,3 +523,48 @@ def test_of_partitions_that_are_asked_for_together_one_that_is_missing_is_named(
 ) -> None:
     with pytest.raises(LogError, match=f"topic {backlog} has no partition {PARTITIONS}"):
         reader.offsets_of([TopicPartition(backlog, 0), TopicPartition(backlog, PARTITIONS)], RC)
+
+
+def test_a_partition_that_is_silent_is_given_up_while_another_one_gets_records(
+    broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    log = KafkaLog(broker.bootstrap, timeout=2.0)
+    topics = unique("silent"), unique("busy")
+    with closing(log.admin()) as admin:
+        admin.create_topics([TopicSpec(topic, 1) for topic in topics])
+    silent, busy = (TopicPartition(topic, 0) for topic in topics)
+    over, enough = Event(), Event()
+
+    def write() -> None:
+        began = monotonic()
+        with closing(log.plain_producer()) as producer:
+            while not over.wait(0.02) and monotonic() - began < LONGEST_S / 10:
+                producer.produce(busy.topic, b"k", b"v", partition=0)
+                producer.flush()
+        enough.set()
+
+    with closing(log.plain_producer()) as producer:
+        for place in (silent, busy):
+            producer.produce(place.topic, b"k", b"v", partition=0)
+        producer.flush()
+    with closing(log.reader()) as reader:
+        for place in (silent, busy):
+            assert reader.read(place, 0, 1, RC).records
+        # As where its leader is away.
+        taking = reader._intakes[RC]
+        taking.consumer.pause([ClientPartition(*silent)])
+        taking.inflows[silent].at_end = False
+        writer = Thread(target=write)
+        writer.start()
+        with pytest.raises(RetriableError):
+            reader.read(silent, 1, 5, RC)
+        assert not enough.is_set()
+        over.set()
+        writer.join()
+
+
+def test_a_broker_whose_answers_take_longer_than_a_step_is_heard() -> None:
+    settings = {"test.mock.num.brokers": 1, "test.mock.broker.rtt": 1_500}
+    reader = KafkaLog("127.0.0.1:1", timeout=60.0, config=settings).reader()
+    with closing(reader), pytest.raises(LogError, match="does not exist"):
+        reader.partitions("nothing")

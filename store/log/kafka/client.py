@@ -255,15 +255,21 @@ def repeat(
     wait_s: float | None = None,
 ) -> Built:
     """Call with a time limit in seconds, again as long as the client says that it may be repeated; for `wait_s` seconds
-    in all, or for as long as the client waits."""
+    in all, or for as long as the client waits.
+
+    The limit grows where it was too short: an answer that comes behind it is lost, and a slow broker is so each time.
+    """
     wait_s = client.timeout if wait_s is None else min(wait_s, client.timeout)
     deadline = time.monotonic() + wait_s
     last: KafkaError | None = None
+    step = STEP
     while (left := deadline - time.monotonic()) > 0:
         try:
-            return call(min(STEP, left))
+            return call(min(step, left))
         except KafkaException as exception:
             last = cause_of(exception)
+            if last.code() == KafkaError._TIMED_OUT:
+                step *= 2
             error = translate(last, doing)
             if not isinstance(error, RetriableError) or last.code() == KafkaError._CONFLICT:
                 raise error from exception

@@ -216,10 +216,12 @@ class KafkaReader:
                 self._check_passing(tp, last)
             intake.resume([inflow])
             before = inflow.fetched
-            if not intake.pull(0.1, max_records - len(records), (tp,)) and time.monotonic() > deadline:
-                raise self._client.gave_up(f"read of {tp} at {inflow.served}", last, self._ping)
+            intake.pull(0.1, max_records - len(records), (tp,))
             if inflow.fetched > before:
                 deadline = time.monotonic() + self._client.timeout
+            elif not inflow.at_end and time.monotonic() > deadline:
+                # What comes of other partitions meanwhile is no progress of this one.
+                raise self._client.gave_up(f"read of {tp} at {inflow.served}", last, self._ping)
             records += inflow.take(max_records - len(records))
         return Fetch(records, inflow.served, more=bool(inflow.kept) or len(records) >= max_records)
 
