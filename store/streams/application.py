@@ -53,6 +53,15 @@ class Application:
                         f"it belongs to sub-topology {seen[one]} already; each has its own",
                     )
                 seen[one] = topology.ordinal
+        internal = {
+            topic: topology.ordinal
+            for topology in self.sub_topologies
+            for topic in (*topology.changelogs.values(), topology.positions_topic)
+        }
+        for topology in self.sub_topologies:
+            for topic in topology.sinks:
+                if topic in internal:
+                    raise ConfigError("sinks", topic, f"not a topic of sub-topology {internal[topic]}'s own")
 
     @classmethod
     def of(cls, topology: Topology | Application) -> Application:

@@ -102,8 +102,10 @@ from store.streams.timestamps import Extractor, extractor_of
 from store.suppliers import (
     Duration,
     GlobalStoreSupplier,
+    SessionSupplier,
     StoreSupplier,
     VersionedSupplier,
+    WindowSupplier,
     global_store,
     key_value_store_builder,
     milliseconds,
@@ -222,7 +224,7 @@ class StreamsBuilder:
         store = name or self.graph.new_store_name(f"{topic}-")
         builder = key_value_store_builder(persistent_key_value_store(store), keys, values)
         self.add_global_store(global_store(builder, topic))
-        return GlobalKTable(store)
+        return GlobalKTable(store, self)
 
     def add_global_store(self, supplier: GlobalStoreSupplier) -> None:
         """A global store that processors read by its name."""
@@ -657,6 +659,8 @@ class KStream:
     ) -> KStream:
         others = "a stream is joined by join, a table by join_table"
         check_kind("table", table, GlobalKTable, f"a GlobalKTable to join with {self.node.name}; {others}")
+        if table.builder not in (None, self.builder):
+            raise ConfigError("table", table.store, f"of the same StreamsBuilder as {self.node.name}")
         graph = self.builder.graph
         operator = LookUp(FromGlobal(table.store), joiner, left, key_of, with_key=with_key)
         # Whichever join it is, as in Kafka Streams; a repartition topic after it has its name.
@@ -784,8 +788,10 @@ class BranchedKStream:
 class GlobalKTable:
     """A topic that every worker has as a whole, see `KStream.join_global`."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, builder: StreamsBuilder | None = None) -> None:
+        """`builder`: whose topology has the store, None for a store that was added by itself."""
         self.store = store
+        self.builder = builder
 
 
 class KTable:
@@ -1234,11 +1240,13 @@ class KTable:
             ),
             [subscribe],
             sink=topic,
+            internal=True,
         )
         received = graph.add(
             named("KTABLE-SOURCE-", "-subscription-registration-source"),
             Source(other.key_serde, sent),
             topics=(topic,),
+            internal=True,
         )
         store = named(f"{_FOREIGN}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
         params = DslKeyValueParams(store, is_timestamped=True)
@@ -1267,11 +1275,13 @@ class KTable:
             Sink(answers, self.key_serde, answered, OfKey(partitioner) if partitioner else back_to_the_row),
             [one, every],
             sink=answers,
+            internal=True,
         )
         came = graph.add(
             named("KTABLE-SOURCE-", "-subscription-response-source"),
             Source(self.key_serde, answered),
             topics=(answers,),
+            internal=True,
         )
         joined = graph.add(
             named(f"{_FOREIGN}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-", "-subscription-response-resolver"),
@@ -1459,11 +1469,15 @@ class WindowedKStream:
         self.windows = windows
         self.strategy = strategy
 
-    def emit_strategy(self, strategy: EmitStrategy) -> WindowedKStream:
+    def emit_strategy(self, strategy: EmitStrategy | str) -> WindowedKStream:
         """Forward each change of a window, or its last result alone, when it is closed.
 
-        Raises `ConfigError` for that of a window that is never closed.
+        Its name as text does too. Raises `ConfigError` for that of a window that is never closed, and for none.
         """
+        allowed = [one.value for one in EmitStrategy]
+        if strategy not in (*EmitStrategy, *allowed):
+            raise ConfigError("emit_strategy", strategy, f"one of {', '.join(allowed)}")
+        strategy = EmitStrategy(strategy)
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self.windows, UnlimitedWindows):
             raise ConfigError("emit_strategy", strategy, "ON_WINDOW_UPDATE for unlimited windows")
         return WindowedKStream(self.group, self.windows, strategy)
@@ -1547,6 +1561,7 @@ def _window_store(
     retention = least if said.retention is None else milliseconds("retention", said.retention)
     if retention < least:
         raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
+    _check_holds(said.supplier, windows, least)
     return store_of(
         name,
         Form.SESSION if isinstance(windows, SessionWindows) else Form.WINDOW,
@@ -1558,6 +1573,20 @@ def _window_store(
         is_sliding_window=isinstance(windows, SlidingWindows),
         window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
     )
+
+
+def _check_holds(supplier: Any, windows: Windows, least: int) -> None:
+    """Raises `ConfigError` for a supplier whose stores cannot hold these windows."""
+    if not isinstance(supplier, WindowSupplier | SessionSupplier):
+        return
+    allowed = f"one with a retention of at least {least} ms, for windows that still change"
+    fits = supplier.retention_ms >= least
+    if isinstance(supplier, WindowSupplier) and not isinstance(windows, SessionWindows):
+        size = size_of_windows(windows)
+        allowed += f", window_size_ms={size} and retain_duplicates=False"
+        fits = fits and supplier.window_size_ms == size and not supplier.retain_duplicates
+    if not fits:
+        raise ConfigError("materialized", supplier, allowed)
 
 
 class CogroupedKStream:
@@ -1574,7 +1603,11 @@ class CogroupedKStream:
         self.windows = windows
 
     def cogroup(self, group: KGroupedStream, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
-        """With those of that group too, each by its own aggregator."""
+        """With those of that group too, each by its own aggregator. Raises `ConfigError` for a group that has one."""
+        if group in self.groups:
+            raise ConfigError(
+                "cogroup", group.stream.node.name, "a group that is not part of it, for it has one aggregator"
+            )
         return CogroupedKStream(self.builder, {**self.groups, group: aggregator}, self.windows)
 
     def windowed_by(self, windows: Windows) -> CogroupedKStream:

@@ -71,6 +71,8 @@ class Node:
     """The topic of a sink, likewise."""
     finds_topics: bool = False
     """Of a sink that has none."""
+    internal: bool = False
+    """Whether its topic is one between sub-topologies."""
     children: list[Node] = field(default_factory=list)
 
 
@@ -135,15 +137,19 @@ class Graph:
         topics: tuple[str, ...] = (),
         sink: str | None = None,
         finds_topics: bool = False,
+        internal: bool = False,
     ) -> Node:
-        """Raises `ConfigError` for a name that another operator has, or that stands for something else, and for parents
-        of another graph."""
+        """`internal`: its topic is one between sub-topologies, and has another name in Kafka.
+
+        Raises `ConfigError` for a name that another operator has, or that stands for something else, and for parents of
+        another graph.
+        """
         if name in self._named or name.startswith(NOTED):
             raise ConfigError("name", name, "a name that no other operator has")
         for parent in parents:
             if self._named.get(parent.name) is not parent:
                 raise ConfigError("parent", parent.name, f"of the same StreamsBuilder as {name}")
-        node = Node(name, operator, list(parents), list(stores), topics, sink, finds_topics)
+        node = Node(name, operator, list(parents), list(stores), topics, sink, finds_topics, internal)
         self._named[name] = node
         for parent in node.parents:
             parent.children.append(node)
@@ -191,8 +197,8 @@ class Graph:
         )
         if drop_null_keys:
             parent = self.add(only_keys, Filter(has_key, False), [parent])
-        self.add(sink, Sink(topic, key_serde, value_serde, partitioner), [parent], sink=topic)
-        return self.add(source, Source(key_serde, value_serde), topics=(topic,))
+        self.add(sink, Sink(topic, key_serde, value_serde, partitioner), [parent], sink=topic, internal=True)
+        return self.add(source, Source(key_serde, value_serde), topics=(topic,), internal=True)
 
     def repartition_as(
         self, parent: Node, name: str, around: tuple[str, str], key_serde: Serde[Any], value_serde: Serde[Any]
@@ -200,8 +206,8 @@ class Graph:
         """`repartition` without a filter, between a sink and a source of those names."""
         topic = self._repartition_topic(name, None)
         sink, source = around
-        self.add(sink, Sink(topic, key_serde, value_serde), [parent], sink=topic)
-        return self.add(source, Source(key_serde, value_serde), topics=(topic,))
+        self.add(sink, Sink(topic, key_serde, value_serde), [parent], sink=topic, internal=True)
+        return self.add(source, Source(key_serde, value_serde), topics=(topic,), internal=True)
 
     def _repartition_topic(self, name: str, partitions: int | None) -> str:
         return self.internal_topic(
@@ -222,6 +228,15 @@ class Graph:
         for complete in self._completions:
             complete()
         self._completions = []
+        for node in self.nodes:
+            for topic in () if node.internal else (*node.topics, node.sink):
+                if topic in self.repartitions:
+                    raise ConfigError(
+                        "topic",
+                        topic,
+                        f"one that no repartition topic is called like: that of {application_id}-{topic} comes from "
+                        "the name of an operator, or a group, which may be another one",
+                    )
         groups = self._in_order(self._groups())
         internal = {topic: f"{application_id}-{topic}" for topic in self.repartitions}
         sub_topologies = []
@@ -445,10 +460,17 @@ class Place:
         """
         time = self.task.observed_before(store)
         if time < 0:
-            time = self.task.observed_before(operator or self.name)
+            time = self.observed_by_operator(operator or self.name, store)
         if time >= 0:
             self.task.observed[store] = time
         return time
+
+    def observed_by_operator(self, operator: str, store: str) -> int:
+        """What an earlier version has noted by the name of the operator of a store; -1 where another store is called
+        so, whose time it would be."""
+        if operator != store and operator in self.graph.stores:
+            return -1
+        return self.task.observed_before(operator)
 
     def release(self, held: Callable[[], Record], forward: Forward, *result: Any) -> None:
         """Forward a result that was held back; see `TaskContext.release`."""
@@ -510,8 +532,9 @@ class BoundGraph:
         self.task = task
         self.topics = dict(graph.internal)
         self.tables: dict[str, Table] = {}
-        self.shared: dict[str, Any] = {}
-        """What several operators of this task have in common, by a name that they agree on."""
+        self.stores = frozenset(name for vertex in graph.vertices for name in vertex.stores)
+        self.shared: dict[tuple[str, str], Any] = {}
+        """What several operators of this task have in common, by its kind and a name that they agree on."""
         self.flight = Flight()
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []

@@ -287,7 +287,7 @@ class JoinSide:
         """Shared with the other side, which is bound in the same task."""
         if self.waiting is None:
             return None
-        shared: Waiting | None = place.graph.shared.get(self.join)
+        shared: Waiting | None = place.graph.shared.get(("waiting", self.join))
         if shared is None:
             mine, others = self.value_serde.deserialize, self.other_value_serde.deserialize
             join = self._joining()
@@ -308,7 +308,7 @@ class JoinSide:
                 alone,
             )
             place.task.broken_off.append(shared.go_on)
-            place.graph.shared[self.join] = shared
+            place.graph.shared["waiting", self.join] = shared
         return shared
 
 

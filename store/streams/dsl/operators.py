@@ -9,11 +9,11 @@ Headers go along with the record through all operators; those of an aggregate ar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from store import varint
-from store.errors import DeserializationError, SerdeError
+from store.errors import DeserializationError, ProtocolError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
@@ -127,14 +127,17 @@ class Sink:
     window_bytes: int = 0
 
     def bind(self, place: Place) -> Forward:
+        if not isinstance(self.topic, str):
+            return self._finding(self.topic, place)
+        return self._to(place.topic(self.topic), place)
+
+    def _to(self, topic: str, place: Place) -> Forward:
+        """To a topic, as it is called in Kafka."""
         send = place.task.forward
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
         partitioner, dropped, count = self.partitioner, place.dropped(), place.task.partitions_of
         window_bytes = self.window_bytes if partitioner is None else 0
         serdes = self.key_serde, self.value_serde
-        if not isinstance(self.topic, str):
-            return self._finding(self.topic, place)
-        topic = place.topic(self.topic)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             partition = None if partitioner is None else partitioner(key, value)
@@ -172,7 +175,11 @@ class Sink:
                 raise TypeError(f"{place.name} was told to send to {found!r}: the name of a topic as text")
             sink = sinks.get(found)
             if sink is None:
-                sink = sinks[found] = replace(self, topic=found).bind(place)
+                if found in place.graph.topics.values():
+                    raise ProtocolError(
+                        f"{place.name} was told to send to {found}, a topic of the application's own"
+                    )
+                sink = sinks[found] = self._to(found, place)
             sink(key, value, timestamp, headers)
 
         return process
@@ -997,12 +1004,13 @@ class TableJoin:
     ) -> tuple[Callable[[Any], Hashable], dict[Hashable, Any], dict[Hashable, Any]]:
         """How both sides tell keys apart, and what the result has of this side and the other."""
         graph = place.graph
-        if self.join not in graph.shared:
+        join = "join", self.join
+        if join not in graph.shared:
             left: dict[Hashable, Found] = {}
             right: dict[Hashable, Found] = {}
             graph.flight.shown += [left, right]
-            graph.shared[self.join] = view.identify, left, right
-        identify, left, right = graph.shared[self.join]
+            graph.shared[join] = view.identify, left, right
+        identify, left, right = graph.shared[join]
         return (identify, left, right) if self.left else (identify, right, left)
 
 

@@ -252,10 +252,10 @@ class Buffer:
 
 def _shared(place: Place, store: str, key_serde: Serde[Any], value_serde: Serde[Any]) -> Buffer:
     """The buffer of the task, which those who look values up have too."""
-    buffer: Buffer | None = place.graph.shared.get(store)
+    buffer: Buffer | None = place.graph.shared.get(("suppress", store))
     if buffer is None:
         own = place.task.own_stores[store]
-        buffer = place.graph.shared[store] = Buffer(own, place.task, key_serde, value_serde)
+        buffer = place.graph.shared["suppress", store] = Buffer(own, place.task, key_serde, value_serde)
     return buffer
 
 

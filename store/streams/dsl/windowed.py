@@ -150,11 +150,10 @@ class Emitted:
             self.wait_ms += size_of_windows(windows)
         self._had_their_turn: set[Hashable] = set()
         self._on_its_way: Hashable = None
-        before = place.task.observed_before
-        until = before(self._name)
+        until = place.task.observed_before(self._name)
         if until < 0:
             # Earlier versions noted the stream time alone, by the name of the operator.
-            until = max(0, before(operator) - self.wait_ms + 1)
+            until = max(0, place.observed_by_operator(operator, store) - self.wait_ms + 1)
         # What was forwarded ends, or begins where it is no session, before that.
         self._times[self._name] = until
 
@@ -195,9 +194,9 @@ class Emitted:
 
 def _emitted(place: Place, operator: str, store: str, windows: Windows) -> Emitted:
     """That of the task, which those who look windows up have too."""
-    emitted: Emitted | None = place.graph.shared.get(store)
+    emitted: Emitted | None = place.graph.shared.get(("closed", store))
     if emitted is None:
-        emitted = place.graph.shared[store] = Emitted(place, operator, store, windows)
+        emitted = place.graph.shared["closed", store] = Emitted(place, operator, store, windows)
     return emitted
 
 
@@ -546,13 +545,15 @@ class SessionAggregate:
             if last < closed:
                 late()
                 return
+            # Before what it takes the place of is gone: it may raise, and the handler go on.
+            folded = fold(key, value, agg)
             merged, before = Window(first, last), None
             for window, held in found:
                 if first != last:
                     put(Windowed(key, window), None, timestamp, headers, held)
                 elif window == merged:
                     before = held
-            put(Windowed(key, merged), fold(key, value, agg), timestamp, headers, before)
+            put(Windowed(key, merged), folded, timestamp, headers, before)
 
         return process
 

@@ -33,6 +33,7 @@ from store.streams.dsl import (
 )
 from store.streams.dsl.windows import Windows
 from store.streams.task import apply
+from store.suppliers import persistent_session_store, persistent_window_store
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, TopicPartition
 from tests.clusters import Cluster
@@ -693,3 +694,50 @@ def test_a_late_record_of_a_session_has_its_own_time_in_the_changelog_and_the_en
         ]
         assert changes == [50, 45]
         assert [record.timestamp for record in running.log.records("out") if record.value] == [50, 50]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_record_that_an_aggregator_refuses_leaves_its_session_as_it_was(guarantee: str) -> None:
+    made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    windowed = made.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(10, grace=100))
+    windowed.aggregate(
+        int,
+        lambda _key, value, total: total + int(value),
+        lambda _key, one, other: one + other,
+        value_serde=LongSerde(),
+        materialized="s",
+    )
+    settings = {"processing.guarantee": guarantee, "processing.exception.handler": "continue"}
+    with TestDriver(made.build(), settings) as driver:
+        for value, time in (("5", 100), ("7", 105), ("bad", 108), ("1", 112)):
+            driver.pipe_input("in", "k", value, time)
+        with driver.get_store("s").fetch("k") as found:
+            assert [total for _, total in found] == [13]
+
+
+def test_the_strategy_of_results_may_be_text() -> None:
+    windowed = StreamsBuilder("app", key_serde=StrSerde()).stream("in").group_by_key()
+    given = windowed.windowed_by(TimeWindows.of_size(10)).emit_strategy("ON_WINDOW_CLOSE")
+    assert given.strategy is EmitStrategy.ON_WINDOW_CLOSE
+
+
+@pytest.mark.parametrize("strategy", ["on close", None, "on_window_close"])
+def test_what_is_no_strategy_of_results_is_refused(strategy: Any) -> None:
+    windowed = StreamsBuilder("app", key_serde=StrSerde()).stream("in").group_by_key()
+    with pytest.raises(ConfigError, match="one of ON_WINDOW_UPDATE, ON_WINDOW_CLOSE"):
+        windowed.windowed_by(TimeWindows.of_size(10)).emit_strategy(strategy)
+
+
+@pytest.mark.parametrize(
+    ("supplier", "windows"),
+    [
+        (persistent_window_store("s", 109, 10), TimeWindows.of_size(10, grace=100)),
+        (persistent_window_store("s", 110, 10, True), TimeWindows.of_size(10, grace=100)),
+        (persistent_window_store("s", 110, 3), TimeWindows.of_size(10, grace=100)),
+        (persistent_session_store("s", 109), SessionWindows.with_inactivity_gap(10, grace=100)),
+    ],
+)
+def test_a_store_that_cannot_hold_the_windows_is_refused(supplier: Any, windows: Any) -> None:
+    windowed = StreamsBuilder("app", key_serde=StrSerde()).stream("in").group_by_key().windowed_by(windows)
+    with pytest.raises(ConfigError, match="a retention of at least 110 ms"):
+        windowed.count(materialized=Materialized.as_(supplier))
