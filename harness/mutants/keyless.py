@@ -17,7 +17,7 @@ MUTANTS = (
         "A record whose partitioner names several partitions is sent to the first of them alone.",
         (
             Edit(
-                "store.streams.dsl.operators:Sink.bind",
+                "store.streams.dsl.operators:Sink._to",
                 "                for one in partition:\n",
                 "                for one in [*partition][:1]:\n",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         "A record whose partitioner names several partitions is sent without its headers.",
         (
             Edit(
-                "store.streams.dsl.operators:Sink.bind",
+                "store.streams.dsl.operators:Sink._to",
                 "timestamp=timestamp, headers=headers, partition=one)",
                 "timestamp=timestamp, partition=one)",
             ),
@@ -41,7 +41,7 @@ MUTANTS = (
         "A record whose partitioner names no partition is sent to that of its key.",
         (
             Edit(
-                "store.streams.dsl.operators:Sink.bind",
+                "store.streams.dsl.operators:Sink._to",
                 "elif isinstance(partition, Collection):",
                 "elif isinstance(partition, Collection) and (partition or None):",
                 (
@@ -120,7 +120,7 @@ MUTANTS = (
         "A sink writes an empty key where there is none.",
         (
             Edit(
-                f"{_OPERATORS}:Sink.bind",
+                f"{_OPERATORS}:Sink._to",
                 "keyed = None if key is None else key_bytes(key)",
                 'keyed = b"" if key is None else key_bytes(key)',
             ),

@@ -273,7 +273,7 @@ MUTANTS = (
         "The windows of a key go to partitions by key and window.",
         (
             Edit(
-                "store.streams.dsl.operators:Sink.bind",
+                "store.streams.dsl.operators:Sink._to",
                 "partition_for(keyed[:-window_bytes], count(topic))",
                 "partition_for(keyed, count(topic))",
             ),
