@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,6 +32,7 @@ from store.errors import (
     OutcomeUnknownError,
     ProtocolError,
     RecordLostError,
+    RecordRefusedError,
     RetriableError,
     UnreachableError,
 )
@@ -327,6 +329,58 @@ def test_whoever_was_superseded_learns_that_it_is_fenced(place: Place, call: str
     with pytest.raises(FencedError):
         zombie.commit_transaction()
     assert place.values(RC) == []
+
+
+def clients() -> int:
+    """How many of the library there are in this process: each has one thread of this name."""
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            names.append((thread / "comm").read_text().strip())
+    return names.count("rdk:main")
+
+
+@pytest.mark.parametrize("call", ["flush", "produce", "abort"])
+def test_nothing_of_a_producer_that_failed_with_records_on_their_way_stays_when_it_is_closed(
+    place: Place, call: str
+) -> None:
+    calls: dict[str, Callable[[KafkaProducer], object]] = {
+        "flush": KafkaProducer.flush,
+        "produce": lambda zombie: until(lambda: place.put(zombie, b"and again")),
+        "abort": KafkaProducer.abort_transaction,
+    }
+
+    def fail(zombie: KafkaProducer) -> None:
+        place.put(zombie, b"zombie again")
+        calls[call](zombie)
+
+    gc.collect()
+    before = clients()
+    for _ in range(3):
+        with closing(place.log.producer(place.id, NEVER_MS)) as zombie:
+            zombie.init_transactions()
+            zombie.begin_transaction()
+            place.put(zombie, b"zombie")
+            with closing(place.log.producer(place.id, NEVER_MS)) as successor:
+                successor.init_transactions()
+            with pytest.raises(FencedError):
+                fail(zombie)
+    del zombie, successor
+    until(lambda: gc.collect() >= 0 and clients() <= before)
+
+
+def test_nothing_of_a_producer_whose_record_was_refused_stays_when_it_is_closed(place: Place) -> None:
+    gc.collect()
+    before = clients()
+    for _ in range(3):
+        with closing(place.log.producer(place.id, NEVER_MS)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            place.put(producer, b"v" * 200_000)
+            with pytest.raises(RecordRefusedError):
+                producer.flush()
+    del producer
+    until(lambda: gc.collect() >= 0 and clients() <= before)
 
 
 def test_init_settles_what_the_predecessor_left(place: Place) -> None:

@@ -161,7 +161,7 @@ def _remembers_fencing(
 
     @wraps(method)
     def call(self: KafkaProducer, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        producer = self._live()
+        self._live()
         if self._fenced is not None:
             raise FencedError(self._fenced)
         try:
@@ -170,7 +170,7 @@ def _remembers_fencing(
             self._fence(str(error))
             raise
         except (AbortRequiredError, FatalLogError) as error:
-            found = translate(_why(producer), "the producer")
+            found = translate(_why(self._live()), "the producer")
             self._fence(str(found) if isinstance(found, FencedError) else None)
             if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
                 refused = self._deliveries
@@ -203,6 +203,8 @@ class _Sender:
         self._batches = batches
         self._batch_bytes = batches.most
         self._producer: ClientProducer | None = producer
+        """Held by nothing but this and `_send`, no local of a frame that an error may keep: an exception that is being
+        handled while the Python client raises its own is never let go of, and the client's threads would stay."""
         self._send: Callable[..., None] | None = producer.produce
         """None where it is known that nothing can be produced any more."""
         self._id = name
@@ -234,14 +236,14 @@ class _Sender:
         headers: Headers = (),
     ) -> None:
         # Called for each output and each change of a store: whatever is rare is somewhere else.
-        send = self._send
         self._unserved += 1
-        if send is None or timestamp == 0 or self._unserved >= _SERVE_EVERY:
-            send = self._look_around(topic, timestamp)
+        if self._send is None or timestamp == 0 or self._unserved >= _SERVE_EVERY:
+            self._look_around(topic, timestamp)
+        assert self._send is not None, "a producer that was fenced or closed has found nothing wrong"
         deadline = 0.0
         while True:
             try:
-                send(
+                self._send(
                     topic,
                     value,
                     key,
@@ -257,17 +259,16 @@ class _Sender:
             except KafkaException as exception:
                 self._refuse_record(exception, topic, partition)
 
-    def _look_around(self, topic: str, timestamp: int | None) -> Callable[..., None]:
-        """Raise where nothing, or not this, can be produced, and let the client report. Returns what produces."""
-        producer = self._live()
+    def _look_around(self, topic: str, timestamp: int | None) -> None:
+        """Raise where nothing, or not this, can be produced, and let the client report."""
+        self._live()
         if timestamp == 0:
             raise RecordNotTakenError(
                 f"{self._id}: a record for {topic} has the time 0 (1970-01-01), which the Kafka client takes for none "
                 "and would replace by the time of day; the first time that it can write is 1 ms later"
             )
         self._unserved = 0
-        self._serve(producer, 0)
-        return producer.produce
+        self._serve(0)
 
     def _wait_for_room(self, topic: str, deadline: float) -> float:
         """Let records leave the client's queue, which is full; until when that may go on, 0.0 being unknown."""
@@ -277,19 +278,18 @@ class _Sender:
             raise self._client.gave_up(
                 f"{self._id}: produce to {topic}, whose queue is full", None, self._ping
             ) from None
-        self._serve(self._live(), 0.1)
+        self._serve(0.1)
         return deadline
 
     def _refuse_record(self, exception: KafkaException, topic: str, partition: int | None) -> NoReturn:
         self._refuse("produce to " + (topic if partition is None else f"{topic}-{partition}"), exception)
 
     def _drain(self) -> Mapping[TopicPartition, int]:
-        producer = self._live()
-        waiting = len(producer)
+        waiting = len(self._live())
         deadline = time.monotonic() + self._client.timeout
         while True:
             try:
-                left = producer.flush(STEP)
+                left = self._live().flush(STEP)
             except KafkaException as exception:
                 self._refuse("flush", exception)
             except SystemError as error:
@@ -327,12 +327,12 @@ class _Sender:
         return self._producer
 
     def _ping(self) -> object:
-        self._serve(self._live(), 0)
+        self._serve(0)
         return self._live().list_topics(timeout=self._client.ping_seconds)
 
-    def _serve(self, producer: ClientProducer, seconds: float) -> None:
+    def _serve(self, seconds: float) -> None:
         try:
-            producer.poll(seconds)
+            self._live().poll(seconds)
         except KafkaException as exception:
             self._refuse("poll", exception)
 
@@ -363,24 +363,22 @@ class KafkaProducer(_Sender):
 
     @_remembers_fencing
     def init_transactions(self) -> None:
-        producer = self._live()
         # Without a connection to any broker the client looks for the coordinator only every half second.
-        self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
+        self._repeat("init_transactions", lambda seconds: self._live().list_topics(timeout=seconds))
         self._repeat(
             f"init_transactions with transaction.timeout.ms={self._timeout_ms}",
-            lambda seconds: producer.init_transactions(seconds),
+            lambda seconds: self._live().init_transactions(seconds),
         )
 
     @_remembers_fencing
     def begin_transaction(self) -> None:
-        producer = self._live()
-        self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
+        self._repeat("begin_transaction", lambda _seconds: self._live().begin_transaction())
         self._begin_deliveries()
         self._open = True
 
     @_remembers_fencing
-    def _look_around(self, topic: str, timestamp: int | None) -> Callable[..., None]:
-        return super()._look_around(topic, timestamp)
+    def _look_around(self, topic: str, timestamp: int | None) -> None:
+        super()._look_around(topic, timestamp)
 
     @_remembers_fencing
     def _wait_for_room(self, topic: str, deadline: float) -> float:
@@ -403,7 +401,6 @@ class KafkaProducer(_Sender):
         *,
         membership: Membership | None = None,
     ) -> None:
-        producer = self._live()
         positions = _positions(offsets, metadata)
         if membership is None:
             group = self._metadata(group_id)
@@ -412,24 +409,23 @@ class KafkaProducer(_Sender):
             if membership.group_id != group_id:
                 raise ProtocolError(f"{self._id}: a member of {membership.group_id} sends for {group_id}")
             group = membership.native
-        self._serve(producer, 0)
+        self._serve(0)
         if self._client.lost_all:
             # A client that has forgotten all brokers never returns from send_offsets.
             self._client.lost_all = False
-            self._repeat("send_offsets", lambda seconds: producer.list_topics(timeout=seconds))
+            self._repeat("send_offsets", lambda seconds: self._live().list_topics(timeout=seconds))
         self._repeat(
             f"send_offsets of group {group_id}",
-            lambda seconds: producer.send_offsets_to_transaction(positions, group, seconds),
+            lambda seconds: self._live().send_offsets_to_transaction(positions, group, seconds),
         )
 
     @_remembers_fencing
     def commit_transaction(self) -> None:
-        producer = self._live()
         doing = f"{self._id}: commit_transaction"
 
         def commit(seconds: float) -> None:
             try:
-                producer.commit_transaction(seconds)
+                self._live().commit_transaction(seconds)
             except KafkaException as exception:
                 error = cause_of(exception)
                 self._commit_sent = self._commit_sent or error.retriable()
@@ -453,11 +449,10 @@ class KafkaProducer(_Sender):
 
     @_remembers_fencing
     def _abort(self) -> None:
-        producer = self._live()
-        self._let_begin(producer)
-        self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
+        self._let_begin()
+        self._repeat("abort_transaction", lambda seconds: self._live().abort_transaction(seconds))
 
-    def _let_begin(self, producer: ClientProducer) -> None:
+    def _let_begin(self) -> None:
         """Have the transaction begin at the broker before it is aborted, if its records are on their way.
 
         While the broker still writes the markers of the last one, it refuses the first request of the next, which the
@@ -467,7 +462,7 @@ class KafkaProducer(_Sender):
         if self._deliveries.failed:
             return
         try:
-            producer.flush(STEP)
+            self._live().flush(STEP)
         except (KafkaException, SystemError):
             # What has become of this producer is what the abort is answered.
             LOGGER.debug("%s: could not be flushed before an abort", self._id, exc_info=True)
@@ -501,7 +496,7 @@ class KafkaProducer(_Sender):
         producing = self._open and doing.startswith("produce to ")
         if producing and cause.code() == KafkaError._STATE:
             # The client refuses more records after one has failed, without saying so.
-            self._serve(self._live(), 0)
+            self._serve(0)
             self._check_deliveries()
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
         error = translate(cause, f"{self._id}: {doing}")
