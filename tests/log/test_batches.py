@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -92,6 +93,23 @@ def test_one_record_that_is_too_large_makes_no_batches_smaller(log: KafkaLog, to
     producer.abort_transaction()
     producer.close()
     assert log._batches.most == before
+
+
+def test_records_each_of_which_is_too_large_make_batches_no_smaller_than_the_largest_of_them(
+    log: KafkaLog, topic: str
+) -> None:
+    own = KafkaLog(log.bootstrap)
+    sizes = []
+    for _ in range(3):
+        with closing(own.producer(topic, 60_000)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for value in (b"v" * 150_000, b"v" * 200_000):
+                producer.produce(topic, b"key", value, partition=0, headers=(("name", b"of"), ("none", None)))
+            with pytest.raises(RecordRefusedError):
+                producer.flush()
+        sizes.append(own._batches.most)
+    assert sizes == [len("key") + 200_000 + len("nameof") + len("none")] * 3
 
 
 @pytest.mark.parametrize("size", [0, "large"])

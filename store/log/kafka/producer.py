@@ -45,24 +45,29 @@ class BatchBytes:
 
     A topic's `max.message.bytes` bounds batches, not records. The client does not divide one that was refused, as
     Kafka's own does, and its size is that of all topics, so it is the next producer whose batches are smaller. In the
-    end each record is a batch. Any thread.
+    end the largest record is a batch. Any thread.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def refused(self, most: int) -> None:
-        """A producer of batches of up to `most` bytes had one refused that was of several records."""
+    def refused(self, smaller: int) -> None:
+        """A producer had one refused, and ones of up to `smaller` bytes may be taken."""
         # Others may have found the same.
-        self.most = min(self.most, max(1, most // 8))
+        self.most = min(self.most, smaller)
 
 
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failed", "failed_topics", "failure", "lost", "reached", "refused", "too_large")
+    __slots__ = (
+        *("batch_bytes", "by_time", "failed", "failed_topics", "failure"),
+        *("largest", "lost", "reached", "refused", "too_large"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, batch_bytes: int) -> None:
+        self.batch_bytes = batch_bytes
+        """How many bytes of them are in a batch at the most."""
         self.refused: list[Content] = []
         self.by_time = False
         """Whether any of those was refused for its time, which a report does not have."""
@@ -70,6 +75,8 @@ class _Deliveries:
         """By topic and partition, as the client has them: it is told of every record."""
         self.too_large = 0
         """How many records were in a batch that was refused for its size."""
+        self.largest = 0
+        """How many bytes the largest of those has."""
         self.failure: KafkaError | None = None
         self.failed_topics: set[str] = set()
         """Those of the records that were not delivered for `failure`."""
@@ -99,7 +106,9 @@ class _Deliveries:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
-            self.too_large += error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self.too_large += 1
+                self.largest = max(self.largest, _size(key, value, headers))
 
     @property
     def is_of_one(self) -> bool:
@@ -107,9 +116,15 @@ class _Deliveries:
         return len(self.refused) == self.failed == 1 and not self.reached and self.lost is None
 
     @property
+    def smaller(self) -> int:
+        """How many bytes the next batches of the same records may have. For one that is refused alone, as the largest
+        is then, still smaller ones would change nothing."""
+        return max(1, self.largest, self.batch_bytes // 8)
+
+    @property
     def is_divisible(self) -> bool:
         """Whether smaller batches of the same records may be taken."""
-        return self.too_large > 1
+        return self.too_large > 1 and self.smaller < self.batch_bytes
 
     @property
     def which(self) -> str:
@@ -140,6 +155,12 @@ class _Deliveries:
 def _explains(error: KafkaError) -> int:
     """How much that a record was not delivered says of why others were not."""
     return 2 if error.code() in FENCED else int(error.code() not in FOLLOWING)
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return (
+        len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(of or b"") for name, of in headers)
+    )
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:
@@ -209,11 +230,10 @@ class _Sender:
         """None where it is known that nothing can be produced any more."""
         self._id = name
         self._unserved = 0
-        self._deliveries = _Deliveries()
         self._begin_deliveries()
 
     def _begin_deliveries(self) -> None:
-        self._deliveries = _Deliveries()
+        self._deliveries = _Deliveries(self._batch_bytes)
         # Bound once: it is given along with each record.
         self._report = self._deliveries.__call__
 
@@ -314,7 +334,7 @@ class _Sender:
         if producer is None:
             return
         if self._deliveries.is_divisible:
-            self._batches.refused(self._batch_bytes)
+            self._batches.refused(self._deliveries.smaller)
         # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
         try:
             producer.purge(blocking=False)
