@@ -176,6 +176,10 @@ def exactly_once_kafka_sink(
     return write
 
 
+_LOGS: dict[tuple[str, str], KafkaLog] = {}
+"""Address and properties → the log, in each process."""
+
+
 @dataclass(frozen=True)
 class _Sink:
     """Where a sink writes, and its notes. Pickled to workers."""
@@ -192,7 +196,10 @@ class _Sink:
         return f"{self.application_id}-sink-batches"
 
     def log(self) -> KafkaLog:
-        return KafkaLog(self.bootstrap, config=self.kafka)
+        """That of the process: what a topic refuses for its size the next attempt there sends in smaller batches."""
+        return _LOGS.setdefault(
+            (self.bootstrap, repr(sorted(self.kafka.items()))), KafkaLog(self.bootstrap, config=self.kafka)
+        )
 
     def producer(self, of: int | str) -> KafkaProducer:
         return self.log().producer(f"{self.application_id}-sink-{of}", self.timeout_ms)
