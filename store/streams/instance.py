@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import LogError, ProtocolError, ShutdownRequestedError, end_after
+from store.errors import LogError, ProtocolError, ShutdownRequestedError, end_after, note
 from store.log import Log, TopicSpec
 from store.metrics import Metrics
 from store.query.answer import LocalStore, StoreQueryParameters, query_by
@@ -401,7 +401,7 @@ class Instance:
             try:
                 self._requests.send(f"{self._host.name}: {type(error).__name__}: {error}")
             except LogError as failure:
-                error.add_note(f"the other instances were not told to end: {failure}")
+                note(error, f"the other instances were not told to end: {failure}")
         return response is StreamThreadExceptionResponse.REPLACE_THREAD
 
     def _name(self, number: int) -> str:

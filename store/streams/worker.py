@@ -51,6 +51,7 @@ from store.errors import (
     TaskLostError,
     UnreachableError,
     end_after,
+    note,
 )
 from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
@@ -252,7 +253,7 @@ class Worker:
                     self._give_up(partition, error)
                 except BaseException as error:
                     if self._untold:
-                        error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
+                        note(error, f"taken over before that: {TaskLostError(self._untold)}")
                     self._drop(partition, error)
                     raise
         progress |= self.replicas.update(busy=progress)
