@@ -8,9 +8,9 @@ schedule names are wrapped, and the reading of changelogs, so the others cost no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -279,14 +279,17 @@ class ObservedStorage:
         """The watched stores of a task, by name."""
         return {name: store for (task, name), store in self.stores.items() if task == task_id}
 
-    def lock(self, task_id: str) -> AbstractContextManager[None]:
-        # A new incarnation in the same process; the engines of the one before are closed.
-        task = self._named(task_id)
-        for place in [place for place in self.engines if place[0] == task]:
-            del self.engines[place]
-        for place in [place for place in self.stores if place[0] == task]:
-            del self.stores[place]
-        return self._inner.lock(task_id)
+    @contextmanager
+    def lock(self, task_id: str) -> Iterator[None]:
+        with self._inner.lock(task_id):
+            # A new incarnation in the same process; the engines of the one before are closed. Not so those of one that
+            # has the lock yet, in another thread.
+            task = self._named(task_id)
+            for place in [place for place in self.engines if place[0] == task]:
+                del self.engines[place]
+            for place in [place for place in self.stores if place[0] == task]:
+                del self.stores[place]
+            yield
 
     def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
         return self._inner.remember(ordinal, content, instead_of)
