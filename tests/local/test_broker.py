@@ -145,12 +145,13 @@ def test_a_changelog_of_windows_keeps_what_was_committed_with_times_of_long_ago(
     """As of an application that reads the history of its input."""
     changelog = persistent_window_store("counts", 600_000, 60_000).changelog_config()
     begun_anew = {**changelog, "segment.ms": str(DAY_MS)}
-    with LocalBroker(directory=tmp_path, settings={"log.initial.task.delay.ms": DAY_MS}) as broker:
+    nothing_is_removed = {"log.initial.task.delay.ms": DAY_MS, "log.cleaner.backoff.ms": DAY_MS}
+    with LocalBroker(directory=tmp_path, settings=nothing_is_removed) as broker:
         log = KafkaLog(broker.bootstrap)
         log.admin().create_topics([TopicSpec("kept", 1, changelog), TopicSpec("swept", 1, begun_anew)])
         for topic in ("kept", "swept"):
             write(log, topic, b"1", f"writer of {topic}", timestamp=1)
-        broker.restart({"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50})
+        broker.restart({"log.initial.task.delay.ms": 0, "log.cleaner.backoff.ms": 50})
         await_removed(log, TopicPartition("swept", 0), 0)
         assert values(log, "kept") == [b"1"]
 

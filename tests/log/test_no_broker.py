@@ -55,7 +55,7 @@ def struck(own_broker: LocalBroker, unique: Callable[[str], str]) -> Iterator[St
     until(lambda: made.reader.read(tp, 0, 1, RC).records)
     for client in (made.reader._client, made.producer._client):
         client.timeout = TIMEOUT_S
-    own_broker.restart(SHUT_OUT)
+    own_broker.restart(SHUT_OUT, ready=False)
     forgetful = Consumer(
         {
             "bootstrap.servers": own_broker.bootstrap,
@@ -74,8 +74,10 @@ def struck(own_broker: LocalBroker, unique: Callable[[str], str]) -> Iterator[St
         made.producer.produce(tp.topic, b"key", b"lost")
         return not there and answers[1] is not None
 
-    until(all_have_forgotten)
-    own_broker.restart()
+    try:
+        until(all_have_forgotten)
+    finally:
+        own_broker.restart()
     made.reader._client.timeout = log.timeout
     yield made
     forgetful.close()

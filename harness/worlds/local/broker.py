@@ -124,10 +124,7 @@ class LocalBroker:
         if self.running:
             raise BrokerError(f"The broker is running already, as process {self.pid}.")
         if self._directory is not None:
-            assert self._port is not None
-            _claim(self._port)
-            self._configure(_SESSION_AFTER_KILL_MS)
-            self._launch()
+            self._start_again(ready=True)
             return
         try:
             for attempt in range(1, _ATTEMPTS + 1):
@@ -163,11 +160,14 @@ class LocalBroker:
             raise BrokerError("The broker is not running.")
         self._end(signal.SIGKILL)
 
-    def restart(self, settings: Mapping[str, object] | None = None) -> None:
-        """SIGTERM, wait until it has ended, and start with the same data and port; `settings` hold until the next."""
+    def restart(self, settings: Mapping[str, object] | None = None, *, ready: bool = True) -> None:
+        """SIGTERM, wait until it has ended, and start with the same data and port; `settings` hold until the next.
+
+        Without `ready` only its port is waited for: with some settings it coordinates nothing for long enough.
+        """
         self._end(signal.SIGTERM)
         self._for_now = settings or {}
-        self.start()
+        self._start_again(ready)
 
     def pause(self) -> None:
         """SIGSTOP: it holds its connections and answers nothing. Returns when it has stopped."""
@@ -233,10 +233,18 @@ class LocalBroker:
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )
 
-    def _launch(self) -> None:
+    def _start_again(self, ready: bool) -> None:
+        assert self._port is not None
+        _claim(self._port)
+        self._configure(_SESSION_AFTER_KILL_MS)
+        self._launch(ready)
+
+    def _launch(self, ready: bool = True) -> None:
         deadline = time.monotonic() + START_SECONDS
         self._run("kafka.Kafka")
         self._until_listening(deadline)
+        if not ready:
+            return
         log = KafkaLog(self.bootstrap, timeout=2.0)
         try:
             producer = log.producer("crashproof-ready", 10_000)
