@@ -317,19 +317,21 @@ def _name_of(scenario: Scenario, store: str) -> Name:
 
 def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[[Record], Row]:
     """How a record of a store's changelog is shown: under the name of its row, of duplicates with `#` and the
-    sequence number behind it. The timestamp is that of the record."""
+    sequence number behind it. The timestamp is that of the record, or the one that it has beside it as a header."""
     inner = innermost(supplier)
     key_of = _changelog_key(inner, _name_of(scenario, supplier.name))
     value_of = _changed(inner, _value_of(scenario, supplier.name))
 
     def row(record: Record) -> Row:
         raw = record.key or b""
+        beside = dict(record.headers).get("timestamp")
+        timestamp = record.timestamp if beside is None else int.from_bytes(beside, "big", signed=True)
         try:
-            name = key_of(raw, record.timestamp)
+            name = key_of(raw, timestamp)
         except (ValueError, struct.error):
             name = repr(raw)
-        value = None if record.value is None else value_of(record.value, record.timestamp)
-        return Row(record.partition, record.offset, name, value, record.timestamp)
+        value = None if record.value is None else value_of(record.value, timestamp)
+        return Row(record.partition, record.offset, name, value, timestamp)
 
     return row
 

@@ -60,6 +60,7 @@ from store.recovery.decision import (
     missed_deletions,
 )
 from store.recovery.offsets import TaskOffsets, engine_store, of_another_topic, without_changelog
+from store.recovery.times import with_own_times
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
 
@@ -464,7 +465,7 @@ class Place:
         if self.committed is None:
             self.committed = Checkpointed(last, began)
             self._keep_time()
-        self.store.restore_batch(fetch.records, {self.changelog: last})
+        self.store.restore_batch(with_own_times(fetch.records), {self.changelog: last})
         self.committed = self.committed._replace(offset=last)
         if not self._own and self._offsets is not None:
             self._offsets.restoring(self.changelog, self.committed, len(fetch.records))

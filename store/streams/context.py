@@ -32,6 +32,7 @@ from store.errors import (
 )
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
+from store.recovery.times import logged_at
 from store.state.keyvalue import KeyValueStore
 from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import LogChange, StateStore
@@ -769,16 +770,21 @@ class TaskContext:
     def commit(self) -> None:
         self.commit_requested = True
 
-    def change_logger(self, changelog: TopicPartition, *, held_bytes: int = 0) -> LogChange:
+    def change_logger(
+        self, changelog: TopicPartition, *, held_bytes: int = 0, kept_ms: int | None = None
+    ) -> LogChange:
         """What a store calls with each write, before it takes it. `held_bytes`: how much may be held back, see the top
-        of this module."""
+        of this module. `kept_ms`: for how long the changelog keeps what is written, see `store.recovery.times`."""
         topic, partition = changelog
-        produce = self._producer.produce
+        produce, now_ms = self._producer.produce, self._clock.time_ms
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.time_of_change() if timestamp is None else timestamp
+            headers: Headers = ()
+            if kept_ms is not None:
+                at, headers = logged_at(at, now_ms(), kept_ms)
             try:
-                produce(topic, key, value, partition=partition, timestamp=at)
+                produce(topic, key, value, partition=partition, timestamp=at, headers=headers)
             except LogError as error:
                 self.failure = self.failure or error
                 raise

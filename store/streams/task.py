@@ -131,6 +131,7 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
+from store.recovery.times import kept_ms
 from store.state.metadata import NO_TOPIC
 from store.state.metered import MeteredStore
 from store.state.protocol import LogChange, StateStore, StoreContext
@@ -702,11 +703,12 @@ class Task:
         """Held back are changes of which compaction leaves the last anyhow, and leaves it at any time."""
         topic = {"cleanup.policy": "compact", **supplier.changelog_config()}
         compacted = "compact" in topic["cleanup.policy"] and not int(topic.get("min.compaction.lag.ms", 0))
+        kept = kept_ms(topic)
         if not (compacted and self._config.exactly_once):
-            return context.change_logger(changelog)
+            return context.change_logger(changelog, kept_ms=kept)
         most = self._most_uncommitted
         share = most // self.tasks_in_process if most >= 0 else _HELD_BYTES
-        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share))
+        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share), kept_ms=kept)
 
     def _open_store(
         self,
@@ -779,7 +781,8 @@ class Task:
     def _warn_of_cut(self, name: str, supplier: StoreSupplier[StateStore], begins: int) -> None:
         """Say that retention, which goes by the wall clock, may have taken what has not expired by the stream time.
 
-        A changelog keeps records for as long as the store, and `CHANGELOG_SLACK_MS`, by which the stream time may lag.
+        A changelog keeps what was written for as long as the store, and `CHANGELOG_SLACK_MS`, in which a task may have
+        stood still.
         """
         topic, wanted = self.topology.changelog_topic(name), supplier.changelog_config()
         lag_ms = self._clock.time_ms() - self._committed_stream_time
@@ -787,10 +790,10 @@ class Task:
             return
         _log.warning(
             "store %s of task %s was restored from nothing, and its changelog %s has lost what was before offset %d. "
-            "The broker deletes what has expired by the wall clock (retention.ms=%s), and the stream time of the task "
-            "is %.1f days behind that: results that are still open may lack what they had. Where input is so old, "
-            "give that topic a longer retention.ms, by kafka-configs.sh or with_logging_enabled, and keep copies by "
-            "num.standby.replicas",
+            "The broker deletes what was written longer ago than retention.ms=%s, and the stream time of the task "
+            "is %.1f days behind the wall clock: results that are still open may lack what they had. Where a task "
+            "stands still for so long, give that topic a longer retention.ms, by kafka-configs.sh or "
+            "with_logging_enabled, and keep copies by num.standby.replicas",
             name,
             self.task_id,
             topic,

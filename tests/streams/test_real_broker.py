@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,10 @@ from tests.waiting import settle, until
 RC = IsolationLevel.READ_COMMITTED
 
 
+LONG_AGO_MS = 400 * 86_400_000
+KEPT_BY_TIME = [
+    kind for kind in (*KINDS, *IN_MEMORY, *DIRECT) if "segment.ms" in kind.supplier.changelog_config()
+]
 NEVER_MS = 600_000
 """Longer than any test runs, so that commits come by the number of records alone."""
 
@@ -36,7 +41,8 @@ NEVER_MS = 600_000
 class Application:
     """One pipeline with topics of its own."""
 
-    def __init__(self, log: KafkaLog, kind: Kind, name: str) -> None:
+    def __init__(self, log: KafkaLog, kind: Kind, name: str, age_ms: int = 0) -> None:
+        """`age_ms`: how long ago the first record of the input was, to the second."""
         self.log = log
         self.kind = kind
         self.source = TopicPartition(f"{name}-in", 0)
@@ -55,9 +61,8 @@ class Application:
             ]
         )
         admin.close()
-        # The broker removes what is older than a changelog's retention.
-        now = int(time.time() * 1000) // 1000 * 1000
-        self.input: list[Item] = [(key, value, now + at) for key, value, at in INPUT]
+        began = (int(time.time() * 1000) - age_ms) // 1000 * 1000
+        self.input: list[Item] = [(key, value, began + at) for key, value, at in INPUT]
         producer = log.plain_producer()
         for key, value, at in self.input:
             producer.produce(self.source.topic, key, value, partition=0, timestamp=at)
@@ -166,3 +171,33 @@ def test_at_least_once_commits_positions_without_transactions(
     assert application.restored(tmp_path / "first", config) == expected
     assert application.restored(tmp_path / "second", config) == expected
     assert (application.position(), application.outputs()) == (len(INPUT), len(INPUT))
+
+
+@pytest.mark.parametrize("kind", KEPT_BY_TIME, ids=str)
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE_V2])
+def test_state_of_input_of_long_ago_comes_back_from_changelogs_that_are_cleaned_by_time(
+    kind: Kind, guarantee: Guarantee, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    application = Application(log, kind, unique("app"), LONG_AGO_MS)
+    config = StreamsConfig(
+        processing_guarantee=guarantee,
+        commit_records=2,
+        commit_interval_ms=NEVER_MS,
+        transaction_timeout_ms=NEVER_MS + 1,
+    )
+    expected = kind.expected(application.input)
+    assert application.run(tmp_path / "first", config) == expected
+    await_cleaning(log, unique("swept"))
+    assert application.restored(tmp_path / "second", config) == expected
+
+
+def await_cleaning(log: KafkaLog, topic: str) -> None:
+    """Return when the broker has looked through all its topics for what is too old."""
+    with closing(log.admin()) as admin, closing(log.plain_producer()) as producer:
+        admin.create_topics(
+            [TopicSpec(topic, 1, {"cleanup.policy": "compact,delete", "retention.ms": "1000"})]
+        )
+        producer.produce(topic, b"key", b"value", partition=0, timestamp=1)
+        producer.flush()
+    with closing(log.reader()) as reader:
+        until(lambda: reader.offsets(TopicPartition(topic, 0), RC).earliest > 0)

@@ -29,6 +29,7 @@ from store.errors import (
 from store.metrics import Metrics
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
+from store.recovery.times import with_own_times
 from store.serdes import BytesSerde, JsonSerde, StrSerde
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
@@ -51,7 +52,7 @@ from store.suppliers import (
 from store.transaction import Mechanism
 from store.types import Record, TopicPartition
 from tests.clusters import CHANGELOG, RC, SOURCE, STORE, Cluster, count, pipeline, rows
-from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, Kind
+from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, Kind
 
 # -- what a processor may call --------------------------------------------------------------------------------
 
@@ -521,7 +522,55 @@ def test_windows_restored_from_a_changelog_that_was_cut_before_they_expired_by_t
         pass
     told = [one for one in caplog.messages if "has lost what was before offset 1" in one]
     assert len(told) == warns
-    assert all("is 2.0 days behind that" in one for one in told)
+    assert all("is 2.0 days behind the wall clock" in one for one in told)
+
+
+KEPT_BY_TIME = [
+    kind for kind in (*KINDS, *IN_MEMORY, *DIRECT) if "segment.ms" in kind.supplier.changelog_config()
+]
+
+
+@pytest.mark.parametrize("kind", KEPT_BY_TIME, ids=str)
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_a_broker_that_cleans_at_any_time_takes_nothing_of_input_that_is_read_long_after_it_was_written(
+    kind: Kind, guarantee: Guarantee
+) -> None:
+    cluster = Cluster(pipeline(kind.process, kind.supplier))
+    for key, value, at in INPUT:
+        cluster.broker.append(SOURCE.topic, key, value, partition=0, timestamp=at)
+    cluster.clock.sleep(40 * DAY_MS / 1000)
+    cleanings = []
+
+    def clean(point: Point) -> None:
+        if point in (Point.FLUSHED, Point.RECORD_PROCESSED, Point.KAFKA_COMMITTED):
+            cleanings.append((cluster.broker.compact(CHANGELOG), cluster.broker.retain(CHANGELOG)))
+
+    config = StreamsConfig(processing_guarantee=guarantee, commit_records=2)
+    with cluster.task(config) as task:
+        previous = arm(clean)
+        cluster.run(task)
+        arm(previous)
+    assert cleanings
+    with cluster.task(config, host=Host(1)) as task:
+        assert kind.read(task.stores[STORE]) == kind.expected(INPUT)
+
+
+@pytest.mark.parametrize(("age_ms", "beside"), [(DAY_MS // 2, False), (DAY_MS, True)])
+def test_a_window_is_logged_with_its_own_time_unless_its_changelog_is_about_to_lose_it(
+    age_ms: int, beside: bool
+) -> None:
+    def put(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1", record.timestamp)
+
+    cluster = Cluster(pipeline(put, persistent_window_store(STORE, 60_000, 1_000)))
+    cluster.clock.sleep(10 * DAY_MS / 1000)
+    own = cluster.clock.time_ms() - age_ms
+    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=own)
+    with cluster.task() as task:
+        cluster.run(task)
+    (change,) = cluster.changes()
+    assert change.timestamp == (cluster.clock.time_ms() if beside else own)
+    assert [with_own_times([change])[0].timestamp, bool(change.headers)] == [own, beside]
 
 
 def test_a_store_without_logging_has_no_changelog_and_keeps_what_it_committed() -> None:
