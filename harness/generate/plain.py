@@ -502,6 +502,13 @@ class _Generator:
             and not holds_back
         ):
             steps = [*self._after_a_time(items[0].partition), *steps]
+        elif (
+            self._index % CUT == CUT // 2 - 6
+            and self._scenario.durations_ms
+            and self._parts.changelogs
+            and "long_absence" in self._possible
+        ):
+            steps = [*self._reads_what_is_old(items[0].partition), *steps]
         elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:
             steps = [*self._refused_with_stores_of_two_kinds(), *steps]
         elif self._index % FORGOTTEN == FORGOTTEN - 7 and "forget_position" in self._possible:
@@ -620,6 +627,20 @@ class _Generator:
         return [
             Step("transaction_timeout", task=task, wait=1 + turn % 2),
             Step("power_loss", task=task, wait=3 + turn % 3),
+        ]
+
+    def _reads_what_is_old(self, partition: int) -> list[Step]:
+        """A task begins weeks after its input was written, the broker cleans while it works, and then it loses all that
+        it has."""
+        self._choose({"commit.records": 2, "default.dsl.store": "txn_rocksDB"})
+        turn = self._index // CUT
+        ordinal, _ = self._parts.stores[turn % len(self._parts.stores)]
+        task = f"{ordinal}_{partition}"
+        away = FAULTS["long_absence"].amount[-1 - turn % 3]
+        return [
+            Step("long_absence", task=task, at=Point.PRODUCER_READY, amount=away),
+            *(Step("compact", task=task, topic=topic, wait=2 + turn % 3) for topic in self._parts.changelogs),
+            Step("wipe", task=task, wait=3 + turn % 4),
         ]
 
     def _dies_in_a_move(self, partition: int) -> list[Step]:

@@ -278,4 +278,23 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "values-are-restored-with-the-time-of-their-writing",
+        OWN,
+        "What was logged with the time of its writing, since a broker would take it for old, is restored with that.",
+        (Edit("store.recovery.restore:Place.take", "with_own_times(fetch.records)", "fetch.records"),),
+    ),
+    Mutant(
+        "what-is-old-is-logged-with-its-own-time",
+        OWN,
+        "Windows of input that is read long after it was written are logged with their own time, by which brokers "
+        "delete them at once.",
+        (
+            Edit(
+                "store.recovery.times:logged_at",
+                "return now_ms, ((TIMESTAMP, _TIME.pack(timestamp)),)",
+                "return timestamp, ()",
+            ),
+        ),
+    ),
 )

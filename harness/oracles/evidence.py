@@ -134,6 +134,8 @@ _OTHERWISE_MS = 3_600_000
 _CLEANING_LATER = frozenset(name for name in _CLEANING if Capability.TIME in FAULTS[name].needs)
 """Those that let time pass before."""
 
+_BEFORE_WORK = frozenset({Point.PRODUCER_READY, Point.STORE_OPENED, Point.RESTORE_BATCH, Point.RESTORED})
+
 
 class Evidence:
     """One run, indexed."""
@@ -348,23 +350,36 @@ class Evidence:
         """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
 
         Brokers keep the changelogs of windows and sessions for their retention and a day more, and the history of a
-        versioned store likewise, by the times of records. Once the broker's clock, which begins with the first of
-        these, is further than that, cleaning takes what a restore would need, and Kafka promises no more.
+        versioned store likewise: from when it was written, less half of that at the most, by which records may be
+        older. Once their clock is further, cleaning takes what a restore would need, and Kafka promises no more.
         """
+        absences = [
+            (index, step.amount or FAULTS[event.fault].amount[0])
+            for index, event in self.of(Injected)
+            if event.fault in _CLEANING_LATER
+            for step in [self.schedule.steps[event.step]]
+        ]
         found: dict[str, int] = {}
-        away_ms = 0
-        for index, event in self.of(Injected):
-            if event.fault not in _CLEANING_LATER:
+        for task in self.tasks if absences else ():
+            kept_ms = self._begun.kept_ms.get(task.partition("_")[0])
+            begun = self._first_work(task)
+            if kept_ms is None or begun is None:
                 continue
-            step = self.schedule.steps[event.step]
-            away_ms += step.amount or FAULTS[event.fault].amount[0]
-            for ordinal, kept_ms in self._begun.kept_ms.items():
-                if away_ms < kept_ms:
-                    continue
-                for task in self.tasks:
-                    if task.partition("_")[0] == ordinal:
-                        found.setdefault(task, index)
+            away_ms = min(kept_ms // 2, sum(ms for index, ms in absences if index < begun))
+            for index, ms in absences:
+                if index > begun:
+                    away_ms += ms
+                    if away_ms >= kept_ms:
+                        found[task] = index
+                        break
         return found
+
+    def _first_work(self, task: str) -> int | None:
+        """The first event at which a task may have written something."""
+        for index, event in enumerate(self.events):
+            if type(event) is Reached and event.task == task and event.point not in _BEFORE_WORK:
+                return index
+        return None
 
     def judges(self, task: str, index: int) -> bool:
         """Whether the state of a task is known at an event."""
