@@ -71,6 +71,8 @@ _PASSING = frozenset(
 )
 REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 """What a broker says of records that it will never take."""
+FORGOTTEN = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING})
+"""What the coordinator says where it does not know the transactional id any more."""
 FOLLOWING = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
 )
@@ -105,6 +107,13 @@ def translate(error: KafkaError, doing: str) -> CrashproofError:
     if code in FENCED:
         return FencedError(
             f"{text}. A newer producer has this transactional id, or its transaction timed out"
+        )
+    if code in FORGOTTEN:
+        # To the client, an abort and a new producer id. But who has had the transactional id since has fenced nobody,
+        # and only who begins anew finds what that one has committed.
+        return FatalLogError(
+            f"{text}. Nothing was done with this transactional id for longer than transactional.id.expiration.ms of "
+            "the broker, which has forgotten it"
         )
     if error.fatal():
         return FatalLogError(text)

@@ -29,7 +29,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
-from store.log.kafka.errors import FENCED, FOLLOWING, REFUSED, cause_of, text_of, translate
+from store.log.kafka.errors import FENCED, FOLLOWING, FORGOTTEN, REFUSED, cause_of, text_of, translate
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
 from store.types import Content, Headers, TopicPartition
@@ -191,7 +191,10 @@ def _remembers_fencing(
             self._fence(str(error))
             raise
         except (AbortRequiredError, FatalLogError) as error:
-            found = translate(_why(self._live()), "the producer")
+            why = _why(self._live())
+            found = translate(why, "the producer")
+            if why.code() in FORGOTTEN:
+                raise found from error
             self._fence(str(found) if isinstance(found, FencedError) else None)
             if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
                 refused = self._deliveries
