@@ -40,7 +40,9 @@ class TopicSpec(NamedTuple):
     config: Mapping[str, str] = {}
 
 
-ANY_TIME: Mapping[str, str] = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+ANY_TIME: Mapping[str, str] = {
+    f"message.timestamp.{side}.max.ms": str(2**63 - 1) for side in ("after", "before")
+}
 """In the `config` of a topic that is to take records of any time. By default one of Kafka 4 takes none an hour ahead.
 
 Brokers of before Kafka 3.6 do not know it, and take any: where it is refused, the topic is made without it.

@@ -26,7 +26,7 @@ from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import LogError, ProtocolError, ShutdownRequestedError, end_after, note
-from store.log import Log, TopicSpec
+from store.log import ANY_TIME, Log, TopicSpec
 from store.metrics import Metrics
 from store.query.answer import LocalStore, StoreQueryParameters, query_by
 from store.query.position import PositionBound
@@ -415,7 +415,7 @@ class _Requests:
         self._log = log
         self._at = TopicPartition(shutdown_topic(application_id), 0)
         with closing(log.admin()) as admin:
-            admin.create_topics([TopicSpec(self._at.topic, 1, {"cleanup.policy": "delete"})])
+            admin.create_topics([TopicSpec(self._at.topic, 1, {"cleanup.policy": "delete", **ANY_TIME})])
         self._reader = log.reader()
         self._next = self._reader.offsets(self._at, IsolationLevel.READ_UNCOMMITTED).end
 

@@ -23,7 +23,7 @@ from store.errors import (
     PositionLostError,
     RetriableError,
 )
-from store.log import Log, TopicSpec
+from store.log import ANY_TIME, Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
@@ -380,3 +380,10 @@ def work(topology: Topology, log: Log, storage: Storage, config: StreamsConfig) 
 def forget(log: KafkaLog, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": log.bootstrap})
     admin.delete_consumer_groups([group])[group].result()
+
+
+def test_topics_of_positions_take_records_of_any_time() -> None:
+    """They have that of the host, whose clock may be wrong."""
+    specs = Relay().topology.internal_topics(1)
+    assert [spec.name for spec in specs] == [POSITIONS.topic]
+    assert all(ANY_TIME.items() <= spec.config.items() for spec in specs)

@@ -246,6 +246,7 @@ _OF_ALL = {
     "delete.retention.ms",
     "retention.bytes",
     "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
 }
 """Settings that say the same of all internal topics that have them; all but the first one only here."""
 _OF_CHANGELOGS = frozenset({("segment.ms", str(2**63 - 1)), ("segment.bytes", str(50 << 20))})
