@@ -204,7 +204,7 @@ class VersionedSupplier(_EngineSupplier[VersionedKeyValueStore]):
     def changelog_config(self) -> Mapping[str, str]:
         # Compaction would remove the older versions of a key, which are history until they expire.
         lag = min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-        return {**_compacted(), "min.compaction.lag.ms": str(lag), **_SEGMENTS}
+        return {**_compacted(), "min.compaction.lag.ms": str(lag), **_BY_TIME}
 
 
 @dataclass(frozen=True)
@@ -624,9 +624,10 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
-_SEGMENTS: Mapping[str, str] = {
-    # A segment is deleted, or compacted, by the newest time in it. Markers have that of the wall clock, and by default
-    # begin another segment behind records that are a week older, which were cleaned as soon as they are written then.
+_BY_TIME: Mapping[str, str] = {
+    # A segment is deleted, or compacted, by the newest time in it, see `store.recovery.times`. Markers have that of the
+    # wall clock, and by default begin another segment behind records that are a week older.
+    "message.timestamp.type": "LogAppendTime",
     "segment.ms": str(_LONGEST_MS),
     "segment.bytes": str(50 << 20),
 }
@@ -649,7 +650,7 @@ def _expiring(retention_ms: int) -> Mapping[str, str]:
         "retention.ms": str(retention),
         # Of a broker that has a bound for all topics this one would lose what has not expired.
         "retention.bytes": "-1",
-        **_SEGMENTS,
+        **_BY_TIME,
     }
 
 

@@ -285,15 +285,20 @@ MUTANTS = (
         (Edit("store.recovery.restore:Place.take", "with_own_times(fetch.records)", "fetch.records"),),
     ),
     Mutant(
-        "what-is-old-is-logged-with-its-own-time",
+        "changelogs-of-windows-have-the-times-of-the-input",
         OWN,
-        "Windows of input that is read long after it was written are logged with their own time, by which brokers "
-        "delete them at once.",
+        "Windows are logged with their own time in topics that keep it, by which brokers delete at once what is read "
+        "long after it was written.",
         (
             Edit(
-                "store.recovery.times:logged_at",
-                "return now_ms, ((TIMESTAMP, _TIME.pack(timestamp)),)",
-                "return timestamp, ()",
+                "store.suppliers:_expiring",
+                "        **_BY_TIME,\n",
+                '        **_BY_TIME,\n        "message.timestamp.type": "CreateTime",\n',
+            ),
+            Edit(
+                "store.streams.context:TaskContext.change_logger",
+                "at, headers = now_ms(), beside(at)",
+                "headers = beside(at)",
             ),
         ),
     ),

@@ -350,8 +350,8 @@ class Evidence:
         """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
 
         Brokers keep the changelogs of windows and sessions for their retention and a day more, and the history of a
-        versioned store likewise: from when it was written, less half of that at the most, by which records may be
-        older. Once their clock is further, cleaning takes what a restore would need, and Kafka promises no more.
+        versioned store likewise, from when it was written. Once their clock is further, cleaning takes what a restore
+        would need, and Kafka promises no more.
         """
         absences = [
             (index, step.amount or FAULTS[event.fault].amount[0])
@@ -365,7 +365,7 @@ class Evidence:
             begun = self._first_work(task)
             if kept_ms is None or begun is None:
                 continue
-            away_ms = min(kept_ms // 2, sum(ms for index, ms in absences if index < begun))
+            away_ms = 0
             for index, ms in absences:
                 if index > begun:
                     away_ms += ms

@@ -1,10 +1,10 @@
 """Times of changelog records, which decide how long a broker keeps them.
 
-A changelog that expires is cut by the newest time in each of its segments, and one of versions is compacted by it. The
-times are those of the input, and of input that is read long after it was written a broker removes every record as soon
-as it looks, though to the stream time of the task it is anything but old: between a transaction's records and its
-marker, whose time is that of the wall clock, and at least once, where there is no marker, at any time. So a record that
-is older than half the time for which its topic keeps it is logged with the time at which it is written, and its own
+A changelog that expires is cut by the newest time in each of its segments, and one of versions is compacted by it. Were
+those times of the input, then of input that lags, or is read long after it was written, a broker would remove records
+as soon as it looks, though to the stream time of the task they are anything but old: between those of a transaction
+and its marker, whose time is that of the wall clock, and at least once, where there is no marker, at any time. So
+records of changelogs that go by time have the broker's time, or in topics of before that of the host, and their own
 beside it.
 
 Must survive: changelogs of before, whose records have nothing beside them; and headers of others.
@@ -18,25 +18,24 @@ from collections.abc import Mapping, Sequence
 from store.types import Headers, Record
 
 TIMESTAMP = "timestamp"
-"""The header of a changelog record that was logged with another time: its own, as 8 bytes, big-endian and signed."""
+"""The header with a changelog record's own time, as 8 bytes, big-endian and signed."""
 
 _TIME = struct.Struct(">q")
 
 
-def kept_ms(config: Mapping[str, str]) -> int | None:
-    """For how long a topic of that configuration keeps each record, deletions aside; None for ever, or as its key."""
-    kept = [int(config["min.compaction.lag.ms"])] if "min.compaction.lag.ms" in config else []
-    retention = int(config.get("retention.ms", -1))
-    if "delete" in config["cleanup.policy"].split(",") and retention >= 0:
-        kept.append(retention)
-    return min(kept, default=None)
+def expires(config: Mapping[str, str]) -> bool:
+    """Whether a broker removes what is old from a topic of that configuration, whatever its key."""
+    return "delete" in config.get("cleanup.policy", "delete").replace(" ", "").split(",")
 
 
-def logged_at(timestamp: int, now_ms: int, kept_ms: int) -> tuple[int, Headers]:
-    """The time with which to log a record of `timestamp` to a topic that keeps it for so long, and its headers."""
-    if 2 * (now_ms - timestamp) <= kept_ms or timestamp < 0:
-        return timestamp, ()
-    return now_ms, ((TIMESTAMP, _TIME.pack(timestamp)),)
+def goes_by_time(config: Mapping[str, str]) -> bool:
+    """Whether what a broker removes from a topic of that configuration depends on the times of records."""
+    return expires(config) or int(config.get("min.compaction.lag.ms", 0)) > 0
+
+
+def beside(timestamp: int) -> Headers:
+    """The headers of a changelog record that has another time than its own."""
+    return ((TIMESTAMP, _TIME.pack(timestamp)),)
 
 
 def with_own_times(records: Sequence[Record]) -> Sequence[Record]:

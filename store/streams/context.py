@@ -32,7 +32,7 @@ from store.errors import (
 )
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
-from store.recovery.times import logged_at
+from store.recovery.times import beside
 from store.state.keyvalue import KeyValueStore
 from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import LogChange, StateStore
@@ -771,18 +771,19 @@ class TaskContext:
         self.commit_requested = True
 
     def change_logger(
-        self, changelog: TopicPartition, *, held_bytes: int = 0, kept_ms: int | None = None
+        self, changelog: TopicPartition, *, held_bytes: int = 0, by_time: bool = False
     ) -> LogChange:
         """What a store calls with each write, before it takes it. `held_bytes`: how much may be held back, see the top
-        of this module. `kept_ms`: for how long the changelog keeps what is written, see `store.recovery.times`."""
+        of this module. `by_time`: whether the changelog goes by the times of records, see `store.recovery.times`."""
         topic, partition = changelog
         produce, now_ms = self._producer.produce, self._clock.time_ms
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.time_of_change() if timestamp is None else timestamp
             headers: Headers = ()
-            if kept_ms is not None:
-                at, headers = logged_at(at, now_ms(), kept_ms)
+            # One before all times is left to be refused.
+            if by_time and at >= 0:
+                at, headers = now_ms(), beside(at)
             try:
                 produce(topic, key, value, partition=partition, timestamp=at, headers=headers)
             except LogError as error:

@@ -146,5 +146,6 @@ def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
     # What is 0 by default is absent, or the broker's.
     if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
         return _LAG
-    times = found.get(_TIMES, "CreateTime")
-    return _TIMES if wanted.get(_TIMES, times) != times else None
+    # The other way round, as topics of before are, records have the time at which the host has written them.
+    changed = wanted.get(_TIMES) == "CreateTime" != found.get(_TIMES, "CreateTime")
+    return _TIMES if changed else None

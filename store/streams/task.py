@@ -131,7 +131,7 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
-from store.recovery.times import kept_ms
+from store.recovery.times import expires, goes_by_time
 from store.state.metadata import NO_TOPIC
 from store.state.metered import MeteredStore
 from store.state.protocol import LogChange, StateStore, StoreContext
@@ -301,7 +301,7 @@ class Task:
         self._expiring = {
             name: topology.changelog(name, partition)
             for name, supplier in self._suppliers.items()
-            if supplier.logged and "retention.ms" in supplier.changelog_config()
+            if supplier.logged and expires(_changelog_config(supplier))
         }
         """Stores of whose changelogs retention takes what is old."""
         self._last_changes: dict[str, int] = {}
@@ -701,14 +701,14 @@ class Task:
         self, supplier: StoreSupplier[StateStore], context: TaskContext, changelog: TopicPartition
     ) -> LogChange:
         """Held back are changes of which compaction leaves the last anyhow, and leaves it at any time."""
-        topic = {"cleanup.policy": "compact", **supplier.changelog_config()}
+        topic = _changelog_config(supplier)
         compacted = "compact" in topic["cleanup.policy"] and not int(topic.get("min.compaction.lag.ms", 0))
-        kept = kept_ms(topic)
+        by_time = goes_by_time(topic)
         if not (compacted and self._config.exactly_once):
-            return context.change_logger(changelog, kept_ms=kept)
+            return context.change_logger(changelog, by_time=by_time)
         most = self._most_uncommitted
         share = most // self.tasks_in_process if most >= 0 else _HELD_BYTES
-        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share), kept_ms=kept)
+        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share), by_time=by_time)
 
     def _open_store(
         self,
@@ -1751,6 +1751,10 @@ class Task:
                     ordinals.say_that_it_waits(f"task {self.task_id}", error, limit)
                 self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_BACKOFF_S)
+
+
+def _changelog_config(supplier: StoreSupplier[StateStore]) -> Mapping[str, str]:
+    return {"cleanup.policy": "compact", **supplier.changelog_config()}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""The time with which a record goes to a changelog, and what it is put back with."""
+"""The time of a changelog record that is written beside it, and what goes by time."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.recovery.times import TIMESTAMP, kept_ms, logged_at, with_own_times
+from store.recovery.times import TIMESTAMP, beside, expires, goes_by_time, with_own_times
 from store.types import Headers, Record
-
-TIMES = st.integers(0, 2**62)
 
 
 def record(timestamp: int, headers: Headers = ()) -> Record:
     return Record("changelog", 0, 7, b"key", b"value", timestamp, headers)
 
 
-@given(TIMES, TIMES, st.integers(1, 2**63 - 1))
-def test_a_record_comes_back_with_its_own_time_and_is_never_logged_as_older_than_half_of_what_is_kept(
-    own: int, now: int, kept: int
-) -> None:
-    at, headers = logged_at(own, now, kept)
-    assert with_own_times([record(at, headers)]) == [record(own)]
-    assert 2 * (now - at) <= kept
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_a_record_comes_back_with_its_own_time_whatever_the_log_has_given_it(own: int, at: int) -> None:
+    assert with_own_times([record(at, beside(own)), record(at)]) == [record(own), record(at)]
 
 
-def test_a_record_that_is_young_enough_is_logged_as_it_is() -> None:
-    assert logged_at(50, 100, 100) == (50, ())
-    assert logged_at(49, 100, 100) == (100, ((TIMESTAMP, (49).to_bytes(8)),))
-
-
-def test_a_time_before_all_times_is_left_to_be_refused() -> None:
-    assert logged_at(-1, 1_000, 10) == (-1, ())
+def test_a_time_is_written_as_eight_bytes() -> None:
+    assert beside(258) == (("timestamp", b"\x00\x00\x00\x00\x00\x00\x01\x02"),)
 
 
 @pytest.mark.parametrize("headers", [((TIMESTAMP, b"1"),), ((TIMESTAMP, None),), (("other", bytes(8)),)])
@@ -40,17 +29,18 @@ def test_headers_of_others_are_not_taken_for_a_time(headers: Headers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "kept"),
+    ("config", "removes", "by_time"),
     [
-        ({"cleanup.policy": "compact"}, None),
-        ({"cleanup.policy": "compact", "retention.ms": "5"}, None),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "5"}, 5),
-        ({"cleanup.policy": "delete", "retention.ms": "-1"}, None),
-        ({"cleanup.policy": "compact", "min.compaction.lag.ms": "7"}, 7),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "9", "min.compaction.lag.ms": "7"}, 7),
+        ({"cleanup.policy": "compact"}, False, False),
+        ({"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}, False, False),
+        ({"cleanup.policy": "compact", "min.compaction.lag.ms": "7"}, False, True),
+        ({"cleanup.policy": "compact,delete"}, True, True),
+        ({"cleanup.policy": "compact, delete", "retention.ms": "5"}, True, True),
+        ({"cleanup.policy": "delete", "retention.ms": "-1"}, True, True),
+        ({}, True, True),
     ],
 )
-def test_what_a_topic_keeps_records_for_is_read_from_its_settings(
-    config: dict[str, str], kept: int | None
+def test_what_goes_by_time_is_read_from_a_topics_settings(
+    config: dict[str, str], *, removes: bool, by_time: bool
 ) -> None:
-    assert kept_ms(config) == kept
+    assert (expires(config), goes_by_time(config)) == (removes, by_time)

@@ -14,7 +14,7 @@ from harness.worlds.local.broker import LocalBroker
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.errors import RetriableError
-from store.log import TopicSpec
+from store.log import ANY_TIME, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.context import Context
@@ -123,6 +123,34 @@ def test_times_of_values_are_restored_where_the_broker_gives_topics_its_own_time
         config = StreamsConfig(commit_interval_ms=NEVER_MS, transaction_timeout_ms=NEVER_MS + 1)
         held = made.run(tmp_path / "first", config)
         assert made.restored(tmp_path / "second", config) == held
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE_V2])
+def test_a_changelog_takes_records_of_any_time_whatever_the_broker_takes_by_default(
+    guarantee: Guarantee, tmp_path: Path
+) -> None:
+    def keep(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, record.value)
+
+    topology = Topology("app", ("in",), ("out",), (STORE,), keep)
+    config = StreamsConfig(processing_guarantee=guarantee, commit_records=1)
+    of_the_day = {"log.message.timestamp.before.max.ms": 86_400_000}
+    with LocalBroker(directory=tmp_path / "broker", settings=of_the_day) as broker:
+        log = KafkaLog(broker.bootstrap)
+        with closing(log.admin()) as admin:
+            admin.create_topics([TopicSpec(name, 1, ANY_TIME) for name in ("in", "out")])
+            admin.create_topics(topology.internal_topics(1))
+        with closing(log.plain_producer()) as producer:
+            producer.produce("in", b"key", b"value", partition=0, timestamp=1)
+            producer.flush()
+        worker = Worker(topology, [0], log, StateDirectory(tmp_path, "app"), config, SystemClock())
+        with closing(worker), closing(log.reader()) as reader:
+
+            def committed() -> bool:
+                worker.poll()
+                return reader.committed("app", TopicPartition("in", 0)) == 1
+
+            until(committed)
 
 
 class Renamed:

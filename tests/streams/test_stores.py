@@ -48,9 +48,11 @@ from store.suppliers import (
     persistent_session_store,
     persistent_versioned_key_value_store,
     persistent_window_store,
+    window_store_builder,
 )
 from store.transaction import Mechanism
 from store.types import Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.clusters import CHANGELOG, RC, SOURCE, STORE, Cluster, count, pipeline, rows
 from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, Kind
 
@@ -470,8 +472,14 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "delete.retention.ms": str(30 * day),
         "message.timestamp.type": "CreateTime",
         "message.timestamp.after.max.ms": str((1 << 63) - 1),
+        "message.timestamp.before.max.ms": str((1 << 63) - 1),
     }
-    by_time = {**compact, "segment.ms": str((1 << 63) - 1), "segment.bytes": str(50 << 20)}
+    by_time = {
+        **compact,
+        "message.timestamp.type": "LogAppendTime",
+        "segment.ms": str((1 << 63) - 1),
+        "segment.bytes": str(50 << 20),
+    }
     expiring = {**by_time, "cleanup.policy": "compact,delete", "retention.bytes": "-1"}
     stores = (
         "plain",
@@ -555,22 +563,45 @@ def test_a_broker_that_cleans_at_any_time_takes_nothing_of_input_that_is_read_lo
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT)
 
 
-@pytest.mark.parametrize(("age_ms", "beside"), [(DAY_MS // 2, False), (DAY_MS, True)])
-def test_a_window_is_logged_with_its_own_time_unless_its_changelog_is_about_to_lose_it(
-    age_ms: int, beside: bool
+@pytest.mark.parametrize(
+    "settings", [{}, {"cleanup.policy": "compact, delete"}], ids=["as made", "written otherwise"]
+)
+@pytest.mark.parametrize("behind_ms", [0, 3 * DAY_MS])
+def test_a_window_is_logged_with_the_brokers_time_and_has_its_own_beside_it(
+    settings: dict[str, str], behind_ms: int
 ) -> None:
+    """Whatever the clock of the host says."""
+
     def put(context: Context, record: Record) -> None:
         context.store(STORE).put(record.key, b"1", record.timestamp)
 
-    cluster = Cluster(pipeline(put, persistent_window_store(STORE, 60_000, 1_000)))
+    windows = window_store_builder(persistent_window_store(STORE, 60_000, 1_000), BytesSerde(), BytesSerde())
+    cluster = Cluster(pipeline(put, windows.with_logging_enabled(settings)))
     cluster.clock.sleep(10 * DAY_MS / 1000)
-    own = cluster.clock.time_ms() - age_ms
-    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=own)
+    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=5)
+    with cluster.task(clock=VirtualClock(cluster.clock.now - behind_ms / 1000)) as task:
+        cluster.run(task)
+    (change,) = cluster.changes()
+    assert change.timestamp == cluster.broker.now
+    assert with_own_times([change])[0].timestamp == 5
+
+
+def test_a_topic_that_has_the_times_of_its_records_gets_those_at_which_windows_are_written() -> None:
+    """One of before, or one that a user wants so."""
+
+    def put(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1", record.timestamp)
+
+    windows = window_store_builder(persistent_window_store(STORE, 60_000, 1_000), BytesSerde(), BytesSerde())
+    created = windows.with_logging_enabled({"message.timestamp.type": "CreateTime"})
+    cluster = Cluster(pipeline(put, created))
+    cluster.clock.sleep(10 * DAY_MS / 1000)
+    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=5)
     with cluster.task() as task:
         cluster.run(task)
     (change,) = cluster.changes()
-    assert change.timestamp == (cluster.clock.time_ms() if beside else own)
-    assert [with_own_times([change])[0].timestamp, bool(change.headers)] == [own, beside]
+    assert change.timestamp == cluster.clock.time_ms()
+    assert with_own_times([change])[0].timestamp == 5
 
 
 def test_a_store_without_logging_has_no_changelog_and_keeps_what_it_committed() -> None:

@@ -292,7 +292,7 @@ class SimBroker:
         if refusal is not None:
             raise LogError(refusal)
         offset = len(log.records)
-        at = self.now if timestamp is None else timestamp
+        at = self.now if timestamp is None or log.policy.append_time else timestamp
         log.append(Record(log.tp.topic, log.tp.partition, offset, key, value, at, headers))
         return offset
 
@@ -940,7 +940,8 @@ class SimProducer:
                     f"{refusal}; abort the transaction", [(log.tp.topic, key, value, headers)]
                 )
                 return
-            written[log] = log.append_open(key, value, timestamp, headers, writer)
+            at = self._broker.now if log.policy.append_time else timestamp
+            written[log] = log.append_open(key, value, at, headers, writer)
 
     def _out_of_sequence(self, log: Partition) -> bool:
         """Whether the broker knows this producer in `log`, but none of its records, of which there were some.

@@ -81,6 +81,8 @@ class Policy(NamedTuple):
     max_bytes: int
     min_compaction_lag_ms: int
     """How old a record has to be before a cleaning may look at it."""
+    append_time: bool
+    """Whether records get the broker's time, whatever theirs is."""
 
 
 _NUMBERS = {
@@ -90,7 +92,7 @@ _NUMBERS = {
     "min.compaction.lag.ms": (0, 0),
 }
 """Those of them that are numbers, in their order: what a broker takes by default, and at the least."""
-POLICY_SETTINGS = ("cleanup.policy", *_NUMBERS)
+POLICY_SETTINGS = ("cleanup.policy", "message.timestamp.type", *_NUMBERS)
 
 
 def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
@@ -103,6 +105,9 @@ def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
         raise ConfigError(
             f"cleanup.policy of topic {topic}", config["cleanup.policy"], "compact, delete or both"
         )
+    times = config.get("message.timestamp.type", "CreateTime")
+    if times not in ("CreateTime", "LogAppendTime"):
+        raise ConfigError(f"message.timestamp.type of topic {topic}", times, "CreateTime or LogAppendTime")
     numbers = []
     for key, (default, least) in _NUMBERS.items():
         value = config.get(key)
@@ -110,7 +115,17 @@ def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
         if number is None or number < least:
             raise ConfigError(f"{key} of topic {topic}", value, f"a whole number from {least} on")
         numbers.append(number)
-    return Policy("compact" in words, "delete" in words, *numbers)
+    retention_ms, delete_retention_ms, max_bytes, lag_ms = numbers
+    append_time = times == "LogAppendTime"
+    return Policy(
+        "compact" in words,
+        "delete" in words,
+        retention_ms,
+        delete_retention_ms,
+        max_bytes,
+        lag_ms,
+        append_time,
+    )
 
 
 def _whole(value: str) -> int | None:

@@ -128,9 +128,8 @@ OF_TRANSACTIONS = frozenset(
 READ_ONLY_EVERY = 4
 """One look in this many at stores in files is that of another process."""
 
-EPOCH_MS = 2 * HOUR_MS
-"""What the wall clocks of hosts say when a run begins, so that they can be set back. The broker's clock, and the times
-of records, begin with 0: to a host they are not old before much time has passed."""
+EPOCH_MS = 400 * 24 * HOUR_MS
+"""What the wall clocks of hosts say when a run begins, so that they can be set back. The broker's begins with 0."""
 
 CLOCK_STEPS_MS = (1_000, 0, 1_000)
 """How much time passes each time that all processes rest while a wall clock is wrong. At the 0 it is set right. More

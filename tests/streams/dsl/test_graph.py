@@ -591,6 +591,11 @@ def test_a_topic_that_keeps_more_is_taken(more: dict[str, str]) -> None:
     check_kept(TopicSpec("app-w-changelog", 1, KEPT), KEPT | more)
 
 
+def test_a_topic_that_has_times_of_records_is_taken_where_those_of_the_broker_are_wanted() -> None:
+    """One that an earlier state has made for windows."""
+    check_kept(TopicSpec("app-w-changelog", 1, KEPT | {"message.timestamp.type": "LogAppendTime"}), KEPT)
+
+
 def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() -> None:
     wanted = TopicSpec("app-repartition", 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     with pytest.raises(LogError, match=r"retention\.ms=604800000, and has to have -1"):
