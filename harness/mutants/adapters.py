@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_PRODUCER}:_Deliveries.__call__",
-                "self.reached[message.topic(), message.partition()] = offset",
-                "self.reached.setdefault((message.topic(), message.partition()), offset)",
+                "self.reached[place] = offset",
+                "self.reached.setdefault(place, offset)",
             ),
         ),
         worlds=_LOCAL,

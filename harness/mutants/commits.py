@@ -129,13 +129,13 @@ MUTANTS = (
     Mutant(
         "abort-behind-a-single-record",
         OWN,
-        "An abort does not wait for a commit of which a partition has a single record, nor for its positions, and "
+        "An abort does not wait for a commit whose first record is the last stable offset, nor for its positions, and "
         "takes it along.",
         (
             Edit(
                 f"{_TASK}._check_last_commit",
-                "if end <= last:",
-                "if end < last:",
+                "if stable <= first:",
+                "if stable < first:",
                 also=(("if self._positions_acknowledged:", "if False:"),),
             ),
         ),
@@ -147,8 +147,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "self._acknowledged |= ends",
-                "self._acknowledged = dict(ends)",
+                "self._acknowledged |= {",
+                "self._acknowledged = {",
             ),
         ),
     ),

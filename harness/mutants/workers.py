@@ -30,8 +30,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}._abort",
-                "            if not task.last_commit_is_visible():\n",
-                "            if waited < 0:\n",
+                "            if (hidden := task.why_abort_waits()) is not None:\n",
+                "            if (hidden := None) is not None:\n",
             ),
         ),
         oracle="progress",

@@ -96,6 +96,9 @@ class Producer(Protocol):
         Returns the offset of the last record of the current transaction in each partition it wrote to.
         """
 
+    def first_offsets(self) -> Mapping[TopicPartition, int]:
+        """The offset of the first record of the current transaction in each partition that `flush` names."""
+
     def send_offsets(
         self,
         group_id: str,

@@ -20,7 +20,14 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
    task is closed, and the next incarnation learns the outcome from `init_transactions`.
 4. An acknowledged commit can be undone by a later abort of the same producer if the broker died before it wrote
    the markers. A commit after it makes it visible in the partitions that both write to, and in no others. So before
-   an abort all that was committed must have become visible.
+   an abort all that was committed must have become visible, as far as that is for this producer to say. Where the last
+   stable offset is the commit's own first record, its markers are missing, and are waited for. Where it is beyond that,
+   they are written: the last stable offset passes no record of which they are missing. Where it is before that, a
+   transaction of another producer lies there, and whether the markers behind it are written is not told by anything
+   that clients ask. It may be open for as long as that one likes, as between two checkpoints of Flink. So it is waited
+   for as long as tasks of this application may take, which write there too; then the task is closed, and the next
+   incarnation's `init_transactions` settles what is open, as it does after a crash at this point. Waiting longer makes
+   no difference to that: `transaction.timeout.ms` ends the transaction in the same way.
 
 A task that is refused. The broker refuses a producer alike after a takeover and after it gave the producer's own
 transaction up for its time (`transaction.timeout.ms`), and a client cannot ask which it was. What is known:
@@ -88,7 +95,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -166,6 +173,13 @@ _TIMES_GO = (
 )
 
 T = TypeVar("T")
+
+
+class _Acknowledged(NamedTuple):
+    """A commit in one partition."""
+
+    first: int
+    last: int
 
 
 class _State(Enum):
@@ -287,9 +301,9 @@ class Task:
         self._committed: dict[TopicPartition, int] = {}
         self._begun_at_earliest: frozenset[TopicPartition] = frozenset()
         """Inputs in which no position was committed yet."""
-        self._acknowledged: dict[TopicPartition, int] = {}
-        """The last offset of each partition that commits of this incarnation are acknowledged up to, and that none has
-        been seen to be visible up to."""
+        self._acknowledged: dict[TopicPartition, _Acknowledged] = {}
+        """The last commit of this incarnation in each partition that is acknowledged, and was not seen to be visible.
+        Those before it in that partition are visible where it is."""
         self._positions_acknowledged = False
         """Whether there was one since all of them were seen."""
         self._changelogs = frozenset(
@@ -1510,6 +1524,7 @@ class Task:
         ends = yield partial(self._retry, producer.flush)
         self._check_changelogs(ends)
         reach(Point.FLUSHED)
+        firsts = producer.first_offsets()
         group = self.topology.application_id
         send = partial(producer.send_offsets, group, self._positions, self._committed_by(ends))
         yield partial(self._retry, send)
@@ -1523,7 +1538,7 @@ class Task:
             raise
         # From here to the end of this method the stores are behind Kafka.
         self._state = _State.MUST_CLOSE
-        self._acknowledged |= ends
+        self._acknowledged |= {tp: _Acknowledged(firsts[tp], last) for tp, last in ends.items()}
         self._positions_acknowledged = True
         reach(Point.KAFKA_COMMITTED)
         self._commit_stores(ends)
@@ -1677,10 +1692,13 @@ class Task:
             raise OutcomeUnknownError(f"an acknowledged commit did not become visible: {error}") from error
 
     def _check_last_commit(self) -> None:
+        """Raises `RetriableError` while it is not visible: a `HiddenByOthersError` where others' transactions are all
+        that is known to be in the way."""
         reader = self._require_reader()
-        for tp, last in list(self._acknowledged.items()):
+        hidden: HiddenByOthersError | None = None
+        for tp, (first, last) in list(self._acknowledged.items()):
             try:
-                end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+                stable = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
             except LogError as error:
                 if type(error) is not LogError:
                     raise
@@ -1689,8 +1707,15 @@ class Task:
                 # An output that somebody has deleted since: nothing is to be seen there any more.
                 _log.info("task %s: %s, to which it has written, is gone: %s", self.task_id, tp, error)
             else:
-                if end <= last:
-                    raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+                if stable <= first:
+                    # Nobody else writes to a changelog.
+                    if stable == first or tp in self._changelogs:
+                        raise RetriableError(
+                            f"the commit that ends at {tp} offset {last} is not visible yet: the partition can be read "
+                            f"up to offset {stable}"
+                        )
+                    hidden = hidden or HiddenByOthersError(tp, last, stable)
+                    continue
             del self._acknowledged[tp]
         if self._positions_acknowledged:
             group = self.topology.application_id
@@ -1698,16 +1723,18 @@ class Task:
                 now = reader.committed(group, tp, stable=False)
                 if now is None or now < position:
                     raise RetriableError(f"the commit of {tp} at {position} is not visible yet")
-        self._positions_acknowledged = False
+            self._positions_acknowledged = False
+        if hidden is not None:
+            raise hidden
 
-    def last_commit_is_visible(self) -> bool:
-        """Whether `abort` would not wait. Other producers' open transactions in the same outputs may hide a commit,
-        those of tasks in this thread among them, which cannot end while it waits."""
+    def why_abort_waits(self) -> RetriableError | None:
+        """What `abort` would wait for, None if for nothing. Other producers' open transactions in the same outputs may
+        hide a commit, those of tasks in this thread among them, which cannot end while it waits."""
         try:
             self._check_last_commit()
-        except RetriableError:
-            return False
-        return True
+        except RetriableError as error:
+            return error
+        return None
 
     def _require_producer(self) -> Producer:
         if self._producer is None:
@@ -1751,6 +1778,18 @@ class Task:
                     ordinals.say_that_it_waits(f"task {self.task_id}", error, limit)
                 self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_BACKOFF_S)
+
+
+class HiddenByOthersError(RetriableError):
+    """A commit cannot be seen because another producer's transaction is open before it."""
+
+    def __init__(self, tp: TopicPartition, last: int, stable: int) -> None:
+        super().__init__(
+            f"{tp} can be read up to offset {stable}, where another producer has a transaction open, and the commit "
+            f"ends at offset {last}. kafka-transactions.sh describe-producers --topic {tp.topic} --partition "
+            f"{tp.partition} shows which; if it is not at it still, find-hanging shows the transaction, and abort ends "
+            "it"
+        )
 
 
 def _changelog_config(supplier: StoreSupplier[StateStore]) -> Mapping[str, str]:

@@ -59,10 +59,10 @@ from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults, Handlers
-from store.streams.ordinals import retrying
+from store.streams.ordinals import LONG_WAIT_S, retrying
 from store.streams.replicas import OTHERS_SHARE, Replicas
 from store.streams.steps import Beside, Steps, side_by_side
-from store.streams.task import Task, apply_steps
+from store.streams.task import HiddenByOthersError, Task, apply_steps
 from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -78,6 +78,9 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_WAIT_S = 0.1
 _HELD_BACK_S = 0.005
+_OTHERS_S = 2.0
+"""How long beyond `commit.interval.ms` an abort waits for others' transactions that hide the last commit: as long as
+other tasks of the application may need to commit."""
 _ANSWER_S = 10.0
 """How long a task that is opened waits for an answer while others wait for it."""
 _LONGEST_OPENING_S = 1.0
@@ -205,6 +208,8 @@ class Worker:
         self._last_commit: dict[int, float] = {}
         self._aborts: dict[int, float] = {}
         """Partition → since when its task has been waiting to go back to its last commit."""
+        self._told_to_wait: set[int] = set()
+        """Those of them of which it was said."""
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
         self._ordered: Collection[int] = ()
@@ -730,22 +735,38 @@ class Worker:
         """Have a task go back to its last commit, once that is visible.
 
         What other tasks of this worker have not committed may come before it in an output, and hide it. They commit
-        after what they are given meanwhile, and need not be due for that.
+        after what they are given meanwhile, and need not be due for that. Other applications commit when they like.
         """
         now = self._clock.monotonic()
         waited = now - self._aborts.setdefault(partition, now)
         try:
-            if not task.last_commit_is_visible():
-                if waited < self._config.transaction_timeout_ms / 1000:
+            if (hidden := task.why_abort_waits()) is not None:
+                patience = self._config.transaction_timeout_ms / 1000
+                if isinstance(hidden, HiddenByOthersError):
+                    patience = min(patience, self._config.commit_interval_ms / 1000 + _OTHERS_S)
+                if waited < patience:
+                    if waited >= LONG_WAIT_S and partition not in self._told_to_wait:
+                        self._told_to_wait.add(partition)
+                        _log.warning(
+                            "task %s has waited for %.0f s to abort, and goes on waiting for up to %.0f s: %s",
+                            task.task_id,
+                            waited,
+                            patience,
+                            hidden,
+                        )
                     self._clock.sleep(min(max(_HELD_BACK_S, waited / 4), _LONGEST_WAIT_S))
                     return True
                 _log.warning(
-                    "task %s: its last commit has not become visible in %.0f s", task.task_id, waited
+                    "task %s: its last commit has not become visible in %.1f s, so a new incarnation aborts: %s",
+                    task.task_id,
+                    waited,
+                    hidden,
                 )
                 self._drop(partition)
                 return True
             task.abort()
             del self._aborts[partition]
+            self._told_to_wait.discard(partition)
         except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
             # The abort itself did not go through; a new incarnation settles the transaction.
             self._drop(partition)
@@ -850,6 +871,7 @@ class Worker:
         """Close a task, so that the next step makes a new incarnation. What a processor raises as it is closed is
         raised, unless it is closed `because` of an error: that stays the one that counts."""
         self._aborts.pop(partition, None)
+        self._told_to_wait.discard(partition)
         task = self.tasks.pop(partition, None)
         if task is None:
             return

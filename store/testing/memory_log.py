@@ -161,6 +161,9 @@ class MemoryProducer:
         last, self._last = self._last, {}
         return last
 
+    def first_offsets(self) -> Mapping[TopicPartition, int]:
+        return {} if self._transaction is None else dict(self._transaction.first)
+
     def send_offsets(
         self,
         group_id: str,

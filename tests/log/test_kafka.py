@@ -171,7 +171,9 @@ def test_an_open_transaction_is_seen_by_read_uncommitted_only(place: Place) -> N
     assert place.reader.offsets(place.tp, RU).end == 3
 
 
-def test_flush_returns_the_last_offset_of_this_transaction_only(place: Place) -> None:
+def test_flush_returns_the_last_offset_of_this_transaction_only_and_the_first_is_told_too(
+    place: Place,
+) -> None:
     producer = place.producer()
     place.commit(producer, b"a", b"b")
     producer.begin_transaction()
@@ -179,6 +181,10 @@ def test_flush_returns_the_last_offset_of_this_transaction_only(place: Place) ->
     for value in (b"c", b"d"):
         producer.produce(place.topic, b"key", value, partition=1)
     assert producer.flush() == {TopicPartition(place.topic, 1): 1}
+    assert producer.first_offsets() == {TopicPartition(place.topic, 1): 0}
+    place.put(producer, b"e", b"f")
+    assert producer.flush() == {TopicPartition(place.topic, 1): 1, place.tp: 4}
+    assert producer.first_offsets() == {TopicPartition(place.topic, 1): 0, place.tp: 3}
 
 
 def test_calls_out_of_order_are_refused_and_nothing_is_lost(place: Place) -> None:

@@ -205,13 +205,18 @@ def test_commit_flushes(broker: SimBroker) -> None:
     assert values(broker, RC) == [b"1"]
 
 
-def test_flush_tells_the_last_offset_of_this_transaction_only(broker: SimBroker) -> None:
+def test_flush_tells_the_last_offset_of_this_transaction_only_and_the_first_is_told_too(
+    broker: SimBroker,
+) -> None:
     producer = begun(broker)
     put(producer, b"1", b"2", tp=OTHER)
     producer.commit_transaction()
     producer.begin_transaction()
     put(producer, b"3", b"4")
     assert producer.flush() == {OUT: 1}
+    put(producer, b"5")
+    assert producer.flush() == {OUT: 2}
+    assert producer.first_offsets() == {OUT: 0}
 
 
 def test_an_unflushed_record_still_gets_an_abort_marker_in_its_partition(broker: SimBroker) -> None:

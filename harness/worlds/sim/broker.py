@@ -717,6 +717,7 @@ class SimProducer:
         "_broker",
         "_epoch",
         "_error",
+        "_first",
         "_gaps",
         "_groups",
         "_known",
@@ -741,6 +742,7 @@ class SimProducer:
         self._queue: list[_Queued] = []
         # Partitions of the open transaction with the offset of the last record there, -1 while none arrived.
         self._written: dict[Partition, int] = {}
+        self._first: dict[Partition, int] = {}
         self._groups: dict[str, None] = {}
         # What went wrong behind the caller's back and has to be told at the next call that can tell.
         self._error: LogError | None = None
@@ -820,6 +822,9 @@ class SimProducer:
         if self._queue:
             raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
         return {log.tp: offset for log, offset in self._written.items() if offset >= 0}
+
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        return {log.tp: offset for log, offset in self._first.items()}
 
     def send_offsets(
         self,
@@ -941,7 +946,8 @@ class SimProducer:
                 )
                 return
             at = self._broker.now if log.policy.append_time else timestamp
-            written[log] = log.append_open(key, value, at, headers, writer)
+            written[log] = offset = log.append_open(key, value, at, headers, writer)
+            self._first.setdefault(log, offset)
 
     def _out_of_sequence(self, log: Partition) -> bool:
         """Whether the broker knows this producer in `log`, but none of its records, of which there were some.
@@ -965,6 +971,7 @@ class SimProducer:
         if txn is None:
             self._raise(self._fenced())
         self._written.clear()
+        self._first.clear()
         self._groups.clear()
         self._broker._prepare(txn, phase)
 

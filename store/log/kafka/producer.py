@@ -62,7 +62,7 @@ class _Deliveries:
 
     __slots__ = (
         *("batch_bytes", "by_time", "failed", "failed_topics", "failure"),
-        *("largest", "lost", "reached", "refused", "too_large"),
+        *("first", "largest", "lost", "reached", "refused", "too_large"),
     )
 
     def __init__(self, batch_bytes: int) -> None:
@@ -73,6 +73,8 @@ class _Deliveries:
         """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
+        self.first: dict[tuple[str | None, int | None], int] = {}
+        """The same of the first record in each."""
         self.too_large = 0
         """How many records were in a batch that was refused for its size."""
         self.largest = 0
@@ -89,7 +91,9 @@ class _Deliveries:
         if error is None:
             offset = message.offset()
             if offset is not None and offset >= 0:
-                self.reached[message.topic(), message.partition()] = offset
+                place = message.topic(), message.partition()
+                self.reached[place] = offset
+                self.first.setdefault(place, offset)
             else:
                 # A repeated batch that the broker no longer remembers counts as delivered, without an offset.
                 self.lost = TopicPartition(message.topic() or "", number(message.partition()))
@@ -146,10 +150,14 @@ class _Deliveries:
 
     def last(self) -> dict[TopicPartition, int]:
         """The last offset in each partition."""
-        return {
-            TopicPartition(topic or "", number(partition)): offset
-            for (topic, partition), offset in self.reached.items()
-        }
+        return _by_partition(self.reached)
+
+
+def _by_partition(offsets: Mapping[tuple[str | None, int | None], int]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic or "", number(partition)): offset
+        for (topic, partition), offset in offsets.items()
+    }
 
 
 def _explains(error: KafkaError) -> int:
@@ -414,6 +422,9 @@ class KafkaProducer(_Sender):
     @_remembers_fencing
     def flush(self) -> Mapping[TopicPartition, int]:
         return self._drain()
+
+    def first_offsets(self) -> Mapping[TopicPartition, int]:
+        return _by_partition(self._deliveries.first)
 
     @_remembers_fencing
     def send_offsets(
