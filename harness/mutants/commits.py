@@ -134,8 +134,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._check_last_commit",
-                "if stable <= first:",
-                "if stable < first:",
+                "elif stable <= first:",
+                "elif stable < first:",
                 also=(("if self._positions_acknowledged:", "if False:"),),
             ),
         ),

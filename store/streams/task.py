@@ -1566,12 +1566,16 @@ class Task:
         for changelog, last in self._logged.items():
             if changelog in ends and ends[changelog] <= last:
                 self._state = _State.MUST_CLOSE
-                raise ChangelogLostError(
-                    f"task {self.task_id} wrote to {changelog} up to offset {last}, and now its newest record has "
-                    f"offset {ends[changelog]}: the topic was deleted and made anew. Nothing was committed. Bring it "
-                    "back as it was; or, to start over, move the state directory away, delete the changelog topics "
-                    "and reset the group's offsets"
+                raise self._changelog_made_anew(
+                    changelog, last, f"its newest record has offset {ends[changelog]}"
                 )
+
+    def _changelog_made_anew(self, changelog: TopicPartition, last: int, now: str) -> ChangelogLostError:
+        return ChangelogLostError(
+            f"task {self.task_id} wrote to {changelog} up to offset {last}, and now {now}: the topic was deleted and "
+            "made anew. Nothing was committed. Bring it back as it was; or, to start over, move the state directory "
+            "away, delete the changelog topics and reset the group's offsets"
+        )
 
     def _check_changelog_is_there(self, changelog: TopicPartition, reader: Reader, error: LogError) -> None:
         """Raise what it means that a changelog cannot be read, where that is known."""
@@ -1699,6 +1703,8 @@ class Task:
         for tp, (first, last) in list(self._acknowledged.items()):
             try:
                 stable = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+                # The place of an acknowledged record is no end: who leads the partition has it, or does not answer.
+                end = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end if stable <= last else stable
             except LogError as error:
                 if type(error) is not LogError:
                     raise
@@ -1707,7 +1713,18 @@ class Task:
                 # An output that somebody has deleted since: nothing is to be seen there any more.
                 _log.info("task %s: %s, to which it has written, is gone: %s", self.task_id, tp, error)
             else:
-                if stable <= first:
+                if end <= last:
+                    if tp in self._changelogs:
+                        raise self._changelog_made_anew(tp, last, f"it ends at {end}")
+                    _log.warning(
+                        "task %s: %s, to which it has written up to offset %d, ends at %d: it was made anew, or has "
+                        "lost its newest records",
+                        self.task_id,
+                        tp,
+                        last,
+                        end,
+                    )
+                elif stable <= first:
                     # Nobody else writes to a changelog.
                     if stable == first or tp in self._changelogs:
                         raise RetriableError(

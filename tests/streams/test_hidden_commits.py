@@ -1,4 +1,4 @@
-"""Aborts behind a commit that cannot be seen: for its own markers or others' transactions."""
+"""Aborts behind a commit that cannot be seen: for its own markers or others' transactions, or its place is gone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 from harness.worlds.sim.broker import SimLog, SimProducer
 from store import points
 from store.config import StreamsConfig
+from store.errors import ChangelogLostError
 from store.points import Point
 from store.streams.ordinals import LONG_WAIT_S
+from store.streams.task import apply
 from store.streams.topology import Context
 from store.streams.worker import Worker
 from store.types import Record
-from tests.clusters import SINK, STORE, Cluster, pipeline
+from tests.clusters import CHANGELOG, SINK, STORE, Cluster, pipeline
 
 GIVEN = {"processing.exception.handler": "continue", "commit.records": 2}
 CONFIG = StreamsConfig.of(GIVEN)
@@ -127,3 +129,31 @@ def test_markers_of_its_own_commit_are_waited_for_as_long_as_transactions_may_ta
     assert worker.tasks[0] is task
     assert cluster.position() == 4
     worker.close()
+
+
+def test_an_abort_does_not_wait_for_a_commit_in_an_output_that_was_made_anew() -> None:
+    cluster = Cluster(pipeline(unless_bad))
+    worker = started(cluster)
+    cluster.feed(b"a", b"b")
+    drain(worker)
+    cluster.broker.delete_topic(SINK.topic)
+    cluster.broker.create_topic(SINK.topic, 1)
+    cluster.feed(b"bad", b"c")
+    began = cluster.clock.monotonic()
+    drain(worker)
+    assert cluster.clock.monotonic() - began < 1
+    worker.close()
+    assert [key for key, _ in cluster.output()] == [b"c"]
+
+
+def test_an_abort_behind_a_commit_in_a_changelog_that_was_made_anew_says_so() -> None:
+    cluster = Cluster(pipeline(unless_bad), [b"a", b"b", b"c"])
+    with cluster.task() as task:
+        apply(task, cluster.records()[:2])
+        task.commit()
+        apply(task, cluster.records()[2:])
+        cluster.broker.delete_topic(CHANGELOG.topic)
+        SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+        with pytest.raises(ChangelogLostError, match=r"up to offset 1, and now it ends at 0: .* made anew"):
+            task.abort()
+    assert cluster.position() == 2

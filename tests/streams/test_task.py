@@ -189,14 +189,16 @@ class Stuck:
 
 class StuckReader:
     def __init__(self, inner: SimReader) -> None:
+        self._inner = inner
         self.partitions = inner.partitions
         self.read = inner.read
         self.committed = inner.committed
         self.committed_metadata = inner.committed_metadata
         self.close = inner.close
 
-    def offsets(self, _tp: TopicPartition, _isolation: IsolationLevel) -> Offsets:
-        return Offsets(0, 0)
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        stands = isolation is IsolationLevel.READ_COMMITTED
+        return Offsets(0, 0) if stands else self._inner.offsets(tp, isolation)
 
     def offsets_of(
         self, places: Sequence[TopicPartition], isolation: IsolationLevel
@@ -244,7 +246,6 @@ class From(Stuck):
 class FromReader(StuckReader):
     def __init__(self, inner: SimReader, earliest: int) -> None:
         super().__init__(inner)
-        self._inner = inner
         self._earliest = earliest
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
