@@ -861,8 +861,10 @@ class Worker:
         failures = failures + 1 if stood_at == stands_at else 1
         self._failures[partition] = stands_at, failures
         if failures >= MOST_FAILURES:
+            # One that has failed before it knew its inputs stands nowhere.
             stands = ", ".join(f"{tp} offset {task.committed_position(tp)}" for tp in task.inputs)
-            error.add_note(f"task {task.task_id} failed {failures} times in a row and stands at {stands}")
+            at = f" and stands at {stands}" if stands else ""
+            error.add_note(f"task {task.task_id} failed {failures} times in a row{at}")
             raise error
         if failures > QUICK_TRIES:
             self._clock.sleep(min(_FIRST_PAUSE_S * 2 ** (failures - QUICK_TRIES - 1), _LONGEST_PAUSE_S))

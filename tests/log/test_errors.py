@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future
 from struct import pack
 from types import SimpleNamespace
@@ -139,6 +140,18 @@ def test_a_call_that_no_broker_has_answered_may_be_repeated(code: int) -> None:
 )
 def test_what_no_repetition_can_change_is_not_repeated(code: int) -> None:
     assert type(translate(KafkaError(code), "read")) is FatalLogError
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        (KafkaError.INVALID_SESSION_TIMEOUT, "session_timeout_ms has to be .* group.max.session.timeout.ms"),
+        (KafkaError.GROUP_MAX_SIZE_REACHED, "num.stream.threads.* group.max.size of the broker"),
+        (KafkaError.UNKNOWN_MEMBER_ID, "takes positions from them alone.* its id as its group.id"),
+    ],
+)
+def test_what_a_group_refuses_names_the_settings_on_both_sides(code: int, names: str) -> None:
+    assert re.search(names, str(translate(KafkaError(code), "member of group app")))
 
 
 # Calls to a client that answers as it is told

@@ -20,6 +20,7 @@ from store.errors import (
     AbortRequiredError,
     ChangelogLostError,
     ConfigError,
+    FatalLogError,
     FencedError,
     InputChangedError,
     LogError,
@@ -387,6 +388,20 @@ class Refusing(SimProducer):
 
     def commit_transaction(self) -> None:
         raise AbortRequiredError("the record is too large")
+
+
+class Denied(SimProducer):
+    """May not use its transactional id."""
+
+    def init_transactions(self) -> None:
+        raise FatalLogError("not allowed")
+
+
+def test_a_task_that_fails_before_it_knows_its_inputs_is_not_said_to_stand_anywhere(cluster: Cluster) -> None:
+    worker = cluster.worker(log=OtherProducer(cluster.broker, Denied))
+    with pytest.raises(FatalLogError, match="not allowed") as caught:
+        worker.run(lambda: False)
+    assert caught.value.__notes__ == ["task 0_0 failed 25 times in a row"]
 
 
 @pytest.mark.requirement("129.5")

@@ -87,6 +87,12 @@ _HINTS = {
     # The client's own text has a name for it that no broker knows.
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction.timeout.ms may be no longer than "
     "transaction.max.timeout.ms of the broker",
+    KafkaError.INVALID_SESSION_TIMEOUT: "session_timeout_ms has to be from group.min.session.timeout.ms to "
+    "group.max.session.timeout.ms of the broker",
+    KafkaError.GROUP_MAX_SIZE_REACHED: "Each thread of each process (num.stream.threads) is a member, and a group has "
+    "no more of them than group.max.size of the broker",
+    KafkaError.UNKNOWN_MEMBER_ID: "A group that has members takes positions from them alone: this is none, or none any "
+    "more. An application on Spark has none, so another consumer has its id as its group.id",
 }
 MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
