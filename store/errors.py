@@ -160,7 +160,8 @@ class HangingTransactionError(LogError):
 class PositionLostError(CrashproofError):
     """The stores hold input that the group's committed positions do not cover: the positions were reset or expired.
 
-    Going on from them would count that input twice, so the task refuses to start.
+    Going on from them would count that input twice, so the task refuses to start. As it does where somebody who is no
+    task of the application has moved them while the group had members: going on would pass input over.
     """
 
 

@@ -94,6 +94,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what-another-member-has-committed-is-a-strangers",
+        OWN,
+        "A task that comes back from another member finds its position moved, and takes that for a stranger's doing.",
+        (
+            Edit(
+                "store.streams.task:Task._check_who_moved",
+                " and ordinals.noted(said[tp]) is None",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "other-hosts-are-strangers",
+        OWN,
+        "A member takes those of other processes of its application for consumers of somebody else.",
+        (
+            Edit(
+                f"{_THREAD}._check_members",
+                "known.strangers(members, kin)",
+                "[one for one in members if one.client_id != self._host.name]",
+            ),
+        ),
+    ),
+    Mutant(
         "positions-of-members-go-nowhere",
         OWN,
         "At least once a member commits its stores, and not its positions.",

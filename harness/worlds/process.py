@@ -753,8 +753,12 @@ class _WatchedProducer(_Watching):
             self.abort_transaction = abort
 
 
-_LIKE = {Occasion.READ: ("poll",), Occasion.OFFSETS: ("offsets_of",)}
-"""Other names of these calls, of clients that do them for many partitions at once."""
+_LIKE = {
+    Occasion.READ: ("poll",),
+    Occasion.OFFSETS: ("offsets_of",),
+    Occasion.GROUP_MEMBERS: ("group_clients",),
+}
+"""Other names of these calls: of clients that do them for many partitions at once, or that ask the same of brokers."""
 
 _ONCE = frozenset({Occasion.INIT_TRANSACTIONS, Occasion.ABORT_TRANSACTION})
 

@@ -253,6 +253,9 @@ class Member(Protocol):
     def membership(self) -> Membership:
         """What it is in the group at this moment, to be shown with positions."""
 
+    def member_id(self) -> str:
+        """Under which id it was given partitions last. Another one than before: it was none of the group in between."""
+
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Commit input positions of the group, as `PlainProducer.commit_offsets`, but as this member.
 
@@ -275,6 +278,16 @@ class GroupMember(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class GroupClient(NamedTuple):
+    """A member of a consumer group, whatever it has."""
+
+    member_id: str
+    client_id: str
+    """The name that its process has given itself."""
+    host: str
+    """Where its process is, as the broker sees it."""
+
+
 class Admin(Protocol):
     """Topics and groups. Creating one that exists with the same number of partitions is no error."""
 
@@ -294,6 +307,9 @@ class Admin(Protocol):
 
     def group_members(self, group_id: str) -> Sequence[GroupMember]:
         """Who has which partitions. None of a group that is unknown, empty, or in the middle of a rebalance."""
+
+    def group_clients(self, group_id: str) -> Sequence[GroupClient]:
+        """Who is a member, also in the middle of a rebalance. Raises `LogError` for who is not allowed to ask."""
 
     def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
         """What tells each topic from any other that had its name before, or has it later. Topics that are not there, or

@@ -14,6 +14,7 @@ leave the group, end; a restore ends after its next batch), and an error of one 
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import socket
 import threading
@@ -87,8 +88,10 @@ class Streams(Instance):
             )
         made = application if isinstance(application, Application) else Application.of(application)
         directory = f"{socket.gethostname()}:{Path(state_dir).absolute()}"
-        # Who shares a directory has one name: a copy beside its task is of no use.
-        host = Host(f"{made.application_id}-{sha256(directory.encode()).hexdigest()[:16]}")
+        # Who shares a directory has one name: a copy beside its task is of no use. Members of other versions, which may
+        # be there while they are replaced, have names of this kind: they are told from strangers by it.
+        kin = re.compile(rf"{re.escape(made.application_id)}-[0-9a-f]{{16}}")
+        host = Host(f"{made.application_id}-{sha256(directory.encode()).hexdigest()[:16]}", kin)
         self._directory = Path(state_dir)
         super().__init__(
             made,

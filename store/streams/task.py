@@ -95,6 +95,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from store.clock import Clock
@@ -222,13 +223,16 @@ class Task:
         breaks_off: Callable[[bool], bool] = lambda _: False,
         answer_s: float | None = None,
         thread_id: str = "main",
+        left_at: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it, until
         `share_memory` says another number. `global_stores` are those of the topology, open, and stay the caller's;
         `ConfigError` when one is missing. `faults` are those of this task's earlier incarnations in this process: what
         handlers have decided (`store.streams.handlers`). `handlers` are those of `config`, where they outlive the task.
         `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. For so long as `answer_s` it waits for
-        each answer while it is opened, None: for `task.timeout.ms`. Metrics are told of `thread_id`."""
+        each answer while it is opened, None: for `task.timeout.ms`. Metrics are told of `thread_id`.
+        `left_at` are positions that nobody but tasks of this application may move, see `store.streams.thread`."""
+        self._left_at = left_at
         self._answer_s = answer_s
         self._handlers = Handlers.of(config) if handlers is None else handlers
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
@@ -279,6 +283,8 @@ class Task:
         self.topic_ids: Mapping[str, str] = {}
         """Input or changelog → what tells it from other topics of its name, as it was when this was opened."""
         self._noted_topics = ""
+        self._kept: frozenset[TopicPartition] = frozenset()
+        """Inputs whose positions are those that the topic of positions has, and the group has none."""
         self._said: Mapping[TopicPartition, str] = {}
         """What was noted beside the group's positions when this incarnation began."""
         self._vouched: set[str] = set()
@@ -612,6 +618,7 @@ class Task:
             for name, supplier in self._suppliers.items():
                 if supplier.logged:
                     self._follow_successor(name, context, offsets, reader)
+        self._check_who_moved(committed, reader)
         for name, store in self.stores.items():
             if not self._suppliers[name].logged:
                 continue
@@ -840,6 +847,7 @@ class Task:
 
         Raises `InputChangedError` for one in another topic of the name of an input."""
         committed = self._committed_positions(reader)
+        self._kept = frozenset()
         unknown = self._unknown_inputs(committed)
         self._check_inputs(
             topic
@@ -871,7 +879,52 @@ class Task:
             for tp, (_, topic_id) in gone_on_from.items()
             if topic_id is not None and self.topic_ids.get(tp.topic, topic_id) != topic_id
         )
+        self._kept = frozenset(gone_on_from)
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
+
+    def _check_who_moved(self, committed: Mapping[TopicPartition, int | None], reader: GroupReader) -> None:
+        """Raise `PositionLostError` where a position was moved by nobody of this application, and by no person.
+
+        Warn of other positions that have no note: a person has set them, or a stranger that nobody has seen.
+        """
+        group = self.topology.application_id
+        # Asked after the positions: a note that is there by now is that of whoever has set them, or has come later.
+        said = ordinals.noted_beside(reader, group, self.inputs, self._retry)
+        foreign = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and tp not in self._kept and ordinals.noted(said[tp]) is None
+        }
+        moved = {
+            tp: position for tp, position in foreign.items() if position != self._left_at.get(tp, position)
+        }
+        if moved:
+            named = ", ".join(
+                f"{tp} at {position}, not {self._left_at[tp]}" for tp, position in moved.items()
+            )
+            resets = "; ".join(
+                f"kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{tp.partition} --reset-offsets "
+                f"--to-offset {self._left_at[tp]} --execute"
+                for tp in moved
+            )
+            raise PositionLostError(
+                f"task {self.task_id}: the group {group} stands in {named}, where this process has left it, and nobody "
+                "of this application has committed that. A group that has members takes positions from these alone: "
+                f"another consumer has, or had, {group} as its group.id, was given what it has committed there, and "
+                "that is not processed. Give it another group.id, stop all processes of the application, and set the "
+                f"positions back to where it was processed up to: {resets}; further, where another instance has "
+                "processed more since, which its log tells. Started again without that, tasks go on behind it"
+            )
+        for tp, position in foreign.items():
+            if tp not in self._left_at:
+                _log.warning(
+                    "task %s goes on at %d of %s, where no task of this application has left the group %s: somebody "
+                    "has set it, or another consumer with that group.id has read and committed what was before",
+                    self.task_id,
+                    position,
+                    tp,
+                    group,
+                )
 
     def _check_other_ordinals(
         self, reader: Reader, kept: Mapping[str, positions.Position], unknown: Iterable[TopicPartition]

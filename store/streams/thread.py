@@ -32,6 +32,26 @@ host asks now and then, and computes by a hash which of the others' tasks it kee
 their state directory, so that a copy is never where its task is; two processes that share a directory settle by its
 locks who has the copy. A copy is closed when its thread looks next, and a task whose directory it holds waits for that.
 
+Strangers. Any consumer with this application's id as its group.id and an assignor of the same name, which is one of the
+two defaults of Java's, is taken into the group and is given inputs. What it reads and commits is not processed: tasks
+would go on behind it in silence. A client cannot have an assignor of its own name, as Kafka Streams has, so
+
+* a thread asks who is in the group whenever a rebalance has reached it, before it opens tasks, and now and then. One
+  whose client id is not that of a host of the application ends the thread with an error. The answer shows members as
+  soon as they have joined, so a stranger that takes anything is seen by who gives it up, unless it is gone again by
+  then, or brokers do not answer or do not allow the question. Where the own name is not in the answer, as behind a
+  proxy that gives others, nothing is known.
+* the threads of a process remember where their tasks stood when they were closed, and one that has been a member
+  without a break since then knows (`store.streams.departures`) that no person has set the group's positions. Those of
+  the application have a note of who has committed them. So one without it that is another than remembered is a
+  stranger's, and a task that finds it when it is opened does not go on from there (`PositionLostError`).
+
+What is left: a stranger that nobody has seen, and whose partitions come to a process that has not had them before, or
+to a thread that has joined since. Neither the group nor a store tells that position from one that a person has set; the
+task says in a warning that it goes on there. And whoever starts again after either error, without having set the
+positions back, goes on behind the stranger: the errors say where each task stood. Without members, as on Spark, anybody
+may set positions at any time: what is left of this is the warning, and at least once the refusal of commits.
+
 Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
 incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
 broker that does not answer for `task.timeout.ms`.
@@ -40,6 +60,7 @@ broker that does not answer for `task.timeout.ms`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
@@ -62,11 +83,12 @@ from store.errors import (
     UnreachableError,
     end_after,
 )
-from store.log import GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
+from store.log import GroupClient, GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
 from store.metrics import Metrics
 from store.query.answer import LocalStore, stores_of
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
+from store.streams.departures import Departures, Remembered
 from store.streams.hanging import HangingInputs
 from store.streams.topology import Topology
 from store.streams.worker import Worker
@@ -88,6 +110,12 @@ GIVEN_OUT_S = 5.0
 
 COPIES_S = 10.0
 """How often a thread asks who has which task, to keep copies of those that it should."""
+
+MEMBERS_S = 60.0
+"""How often a process asks whether all members of the group are of the application, beside when it has rebalanced."""
+
+MEMBERS_AGAIN_S = 1.0
+"""How soon it asks again at the earliest: the answer grows with the group, and all its processes ask at once."""
 
 INPUTS_S = 60.0
 """How often a thread looks whether its inputs are the topics that they were, with as many partitions."""
@@ -140,12 +168,44 @@ class _Reopening(NamedTuple):
         return not self.done and self.at <= now
 
 
+class _Members:
+    """What a process knows of who else is in the group, and when it asks again."""
+
+    def __init__(self) -> None:
+        self.due = -inf
+        self.asked = -inf
+        self.pause_s = 0.0
+        self.said = False
+        """Whether it was said that it is not known."""
+        self.nameless: frozenset[str] = frozenset()
+        """Members that had no client id when it asked last."""
+        self.stranger = ""
+        """What is no instance of the application, in words."""
+
+    def ask_soon(self) -> None:
+        self.due = min(self.due, self.asked + MEMBERS_AGAIN_S)
+
+    def strangers(self, members: Sequence[GroupClient], kin: re.Pattern[str]) -> list[GroupClient]:
+        """Those that are no hosts of the application. One without a name is, where it still has none the next time."""
+        nameless = frozenset(one.member_id for one in members if not one.client_id)
+        still, self.nameless = nameless & self.nameless, nameless
+        return [
+            one
+            for one in members
+            if (not kin.fullmatch(one.client_id) if one.client_id else one.member_id in still)
+        ]
+
+
 class Host:
     """What threads share that use one state directory: its name, and what each of them processes. Any thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kin: re.Pattern[str] | None = None) -> None:
         self.name = name
         """The client id of their members, which tells others where a task is."""
+        self.kin = kin
+        """What the names of all hosts of the application are like; None: nobody can be told from them."""
+        self.members = _Members()
+        self.departures = Departures()
         self.threads: dict[str, frozenset[tuple[int, int]]] = {}
         """Thread → the sub-topologies and partitions of its tasks."""
 
@@ -208,6 +268,7 @@ class StreamThread:
         self._left_out: frozenset[TopicPartition] = frozenset()
         """The partitions that no member had when it was asked last."""
         self._workers: dict[int, Worker] = {}
+        self._remembered = Remembered(self._host.departures)
         self._looked = clock.monotonic()
         self.status = ThreadStatus(name, True, (), (), ())
         try:
@@ -248,6 +309,7 @@ class StreamThread:
                     pool=pool,
                     purges=application.repartition_topics,
                     thread_id=name,
+                    remembered=self._remembered,
                 )
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)
@@ -260,8 +322,10 @@ class StreamThread:
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._again.clear()
+        self._remembered.is_member(self._member.member_id())
         self._have(partitions)
         self._copies_looked = -inf
+        self._host.members.ask_soon()
         self._look()
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -274,6 +338,7 @@ class StreamThread:
             for partition in owned.get(ordinal, ())
         ]
         self._have([tp for tp in stays if tp not in partitions])
+        self._host.members.ask_soon()
         self._look()
 
     def _have(self, partitions: Sequence[TopicPartition]) -> None:
@@ -311,6 +376,7 @@ class StreamThread:
         self._owned = None
         for worker in self._workers.values():
             worker.abandon()
+        self._remembered.is_none()
         self._look()
 
     def stores(self, name: str) -> dict[int, LocalStore]:
@@ -346,6 +412,7 @@ class StreamThread:
             self._say_that_it_waits()
             return False
         self._waits_since = inf
+        self._check_members()
         self._reopen()
         self._keep_copies()
         self._check_given_out()
@@ -390,6 +457,10 @@ class StreamThread:
                     _log.warning("%s: the last positions are not committed: %s", self.name, error)
             with errors.kept():
                 worker.assign(())
+        if self._host.members.stranger:
+            _log.error(
+                "%s knows of these commits: %s. %s", self.name, self._stood(), self._host.members.stranger
+            )
         with errors.kept():
             self.close()
         errors.tell()
@@ -486,6 +557,68 @@ class StreamThread:
             wanted = self._copies_of(ordinal)
             if wanted != worker.replicas.wanted:
                 worker.replicas.assign(wanted)
+
+    def _check_members(self) -> None:
+        """Raise `LogError` where the group has a member that is no instance of this application.
+
+        That costs a question to each broker, and an answer with all members: one process asks once for its threads.
+        """
+        known, kin, now = self._host.members, self._host.kin, self._clock.monotonic()
+        if kin is None or now < known.due:
+            return
+        known.asked, known.due = now, now + MEMBERS_S
+        group = self._application.application_id
+        try:
+            with closing(self._log.admin()) as admin:
+                members = admin.group_clients(group)
+        except LogError as error:
+            self._ask_again(str(error), passes=isinstance(error, RetriableError | UnreachableError))
+            return
+        if all(one.client_id != self._host.name for one in members):
+            self._ask_again(f"{self._host.name}, which is one, is not among those that the broker names")
+            return
+        known.pause_s = 0.0
+        strangers = known.strangers(members, kin)
+        if known.nameless:
+            known.due = now + LONG_WAIT_S
+        if not strangers:
+            known.stranger = ""
+            return
+        named = ", ".join(
+            f"{one.member_id} (client id {one.client_id!r}, at {one.host})" for one in strangers
+        )
+        known.stranger = (
+            f"The group {group} has members that are no instances of this application: {named}. What they are given "
+            "and commit is not processed here"
+        )
+        for worker in self._workers.values():
+            worker.note_positions()
+        raise LogError(
+            f"{known.stranger}. The id of an application is a group.id for it alone: stop them, or give them another "
+            "one. Where they have committed, the application would go on behind that: stop all its processes, and set "
+            f"these positions back to where it stood (kafka-consumer-groups.sh --group {group} --topic T:P "
+            f"--reset-offsets --to-offset N --execute). {self.name} knows of these commits: "
+            f"{self._stood()}; of each partition the largest counts that any thread tells"
+        )
+
+    def _ask_again(self, why: str, *, passes: bool = True) -> None:
+        """It is not known who is in the group. That ends nothing, and is said once where it lasts."""
+        known = self._host.members
+        known.pause_s = min(max(LONG_WAIT_S, 2 * known.pause_s), MEMBERS_S)
+        known.due = known.asked + known.pause_s
+        if not known.said and (not passes or known.pause_s == MEMBERS_S):
+            known.said = True
+            _log.warning(
+                "%s: whether other consumers have joined the group %s is not known, for the broker does not say. What "
+                "one of them reads and commits would not be processed: %s",
+                self.name,
+                self._application.application_id,
+                why,
+            )
+
+    def _stood(self) -> str:
+        left = sorted(self._remembered.positions().items())
+        return ", ".join(f"{tp} at {position}" for tp, position in left) or "nothing"
 
     def _count_inputs(self) -> dict[str, int]:
         """The partitions of the inputs of sub-topologies that have several."""

@@ -58,6 +58,7 @@ from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
+from store.streams.departures import Remembered
 from store.streams.handlers import Faults, Handlers
 from store.streams.ordinals import LONG_WAIT_S, retrying
 from store.streams.replicas import OTHERS_SHARE, Replicas
@@ -145,6 +146,7 @@ class Worker:
         pool: Executor | None = None,
         purges: Collection[str] = (),
         thread_id: str = "main",
+        remembered: Remembered | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of tasks and stores, as of the thread `thread_id`, `listener` is told of every restore. For
@@ -166,6 +168,9 @@ class Worker:
 
         What was processed and committed of the topics that it `purges` is deleted: the application's
         `repartition_topics`, and no others.
+
+        Who is a member of the group has `remembered` where tasks stood when they were closed, and later ones see that
+        nobody else has set those positions.
         """
         self._handlers = Handlers.of(config)
         """One of each for all tasks and their incarnations, of which a record that raised may need a new one: what a
@@ -192,6 +197,7 @@ class Worker:
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
         self._metrics = metrics
         self._thread_id = thread_id
+        self._remembered = remembered
         self._listener = listener
         self._on_lost = on_lost
         self._lost: dict[int, FencedError] = {}
@@ -677,6 +683,7 @@ class Worker:
                 breaks_off=self._breaks_off,
                 answer_s=_ANSWER_S if others_wait else None,
                 thread_id=self._thread_id,
+                left_at=self._remembered.positions() if self._remembered is not None else {},
             )
             began = self._clock.monotonic()
             try:
@@ -874,15 +881,26 @@ class Worker:
         raised, unless it is closed `because` of an error: that stays the one that counts."""
         self._aborts.pop(partition, None)
         self._told_to_wait.discard(partition)
-        task = self.tasks.pop(partition, None)
+        task = self.tasks.get(partition)
         if task is None:
             return
+        self._note_position(task)
+        del self.tasks[partition]
         if because is None:
             task.close()
             return
         another = end_after(because, task.close, f"task {task.task_id}")
         if another is not None:
             _log.warning("task %s: closing it failed too: %r", task.task_id, another)
+
+    def note_positions(self) -> None:
+        """Have remembered what the tasks have committed that are open."""
+        for task in self.tasks.values():
+            self._note_position(task)
+
+    def _note_position(self, task: Task) -> None:
+        if self._remembered is not None:
+            self._remembered.note({tp: task.committed_position(tp) for tp in task.inputs})
 
     def _forget(self, partition: int) -> None:
         """What is known of a task that is others' from now on, open or not, holds no more."""

@@ -13,7 +13,7 @@ from typing import Final
 from store.errors import FatalLogError, LogError, ProtocolError
 from store.log import Fetch, Membership, Offsets, TopicSpec
 from store.log.partitioner import partition_for
-from store.log.protocol import GroupMember
+from store.log.protocol import GroupClient, GroupMember
 from store.types import Headers, IsolationLevel, Record, TopicPartition, is_kafka_name
 
 MAX_METADATA = 4096
@@ -279,6 +279,9 @@ class MemoryAdmin:
         """Nothing: this log keeps all that it has."""
 
     def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here
+        return ()
+
+    def group_clients(self, group_id: str) -> Sequence[GroupClient]:  # noqa: ARG002 - nor here
         return ()
 
     def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:

@@ -15,11 +15,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from harness.worlds.local.broker import LocalBroker
-from store.errors import InputChangedError, LogError, ProtocolError, ShutdownRequestedError
+from store.errors import InputChangedError, LogError, PositionLostError, ProtocolError, ShutdownRequestedError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.query import FailureReason, KeyQuery, RangeQuery, StoreQueryParameters
@@ -296,7 +296,8 @@ def test_inputs_with_other_partitions_and_tasks_that_go_on_while_members_come_an
             assert len(stayed) == PARTITIONS // 2
             feed()
             # A member that joins, and is not polled any more, holds up the group, and nobody's tasks.
-            silent = log.member(place.name, [f"{place.name}-in"], Mock(), assignor="cooperative-sticky")
+            named = KafkaLog(place.bootstrap, config={"client.id": f"{place.name}-{'0' * 16}"})
+            silent = named.member(place.name, [f"{place.name}-in"], Mock(), assignor="cooperative-sticky")
             silent.poll(0.5)
             feed()
             until(lambda: place.total() >= 4 * 100 * (KEYS + 2))
@@ -309,6 +310,61 @@ def test_inputs_with_other_partitions_and_tasks_that_go_on_while_members_come_an
     expected = {b"%d" % key: list(range(1, 1_000 + 1 if key < 2 else 501)) for key in range(KEYS)}
     assert place.counts() == expected
     admin.close()
+
+
+@contextmanager
+def stranger(place: Place) -> Iterator[Consumer]:
+    """A consumer with the application's id as its group.id, which commits what it reads."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "group.id": place.name,
+            "client.id": "console",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "latest",
+        }
+    )
+    consumer.subscribe([f"{place.name}-in"])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def test_a_consumer_with_the_applications_id_as_its_group_ends_it_by_errors_that_say_where_it_stood(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.feed(10)
+    streams = place.streams("a")
+    with streams:
+        until(lambda: place.total() == 10 * KEYS and streams.state is State.RUNNING)
+        with stranger(place) as consumer:
+            until(lambda: consumer.poll(0.1) or streams.state is State.ERROR)
+        with pytest.raises(
+            LogError, match=r"no instances of this application: console-.*client id 'console'"
+        ):
+            streams.wait()
+    said = {int(number): int(at) for number, at in re.findall(r"-in-([0-3]) at ([0-9]+)", caplog.text)}
+    assert said == dict.fromkeys(range(PARTITIONS), 10 * KEYS // PARTITIONS)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_what_a_consumer_with_the_applications_id_has_committed_unseen_is_not_gone_on_behind(
+    place: Place, guarantee: str
+) -> None:
+    place.feed(10)
+    streams = place.streams("a", guarantee=guarantee)
+    streams._host.kin = None
+    with streams:
+        until(lambda: place.total() == 10 * KEYS and streams.state is State.RUNNING)
+        with stranger(place) as consumer:
+            until(lambda: consumer.poll(0.1) or consumer.assignment())
+            place.feed(10)
+            until(consumer.poll)
+        with pytest.raises(
+            PositionLostError, match=f"another consumer has, or had, {place.name} as its group.id"
+        ):
+            streams.wait(60.0)
 
 
 def test_it_tells_what_it_does_and_stops_when_asked(place: Place) -> None:

@@ -29,7 +29,7 @@ from store.log.kafka import producer as producers
 from store.log.kafka.client import Client
 from store.log.kafka.errors import translate
 from store.log.kafka.producer import BatchBytes
-from store.log.protocol import Assignor, GroupMember
+from store.log.protocol import Assignor, GroupClient, GroupMember
 from store.types import IsolationLevel, TopicPartition
 
 NEVER_MS = 600_000
@@ -414,9 +414,11 @@ def assigned(*partitions: tuple[str, tuple[int, ...]]) -> bytes:
 
 def group(state: str, error: KafkaError | None = None) -> SimpleNamespace:
     members = [
-        SimpleNamespace(id="1", client_id="one", assignment=assigned(("b", (1,)), ("a", (2, 0)))),
-        SimpleNamespace(id="2", client_id="two", assignment=assigned()),
-        SimpleNamespace(id="3", client_id="three", assignment=b""),
+        SimpleNamespace(
+            id="1", client_id="one", client_host="/h", assignment=assigned(("b", (1,)), ("a", (2, 0)))
+        ),
+        SimpleNamespace(id="2", client_id="two", client_host="/h", assignment=assigned()),
+        SimpleNamespace(id="3", client_id="three", client_host=None, assignment=b""),
     ]
     return SimpleNamespace(error=error, state=state, members=members)
 
@@ -456,6 +458,31 @@ def test_who_has_which_partitions_is_not_said_in_the_midst_of_a_rebalance_but_wh
     listing.answer = [group(state)]
     assert listing.admin.group_members("group") == []
     assert listing.admin.member_ids("group") == ["1", "2", "3"]
+
+
+def test_who_is_a_member_is_said_by_name_and_host_whatever_the_group_does(listing: Listing) -> None:
+    listing.answer = [group("PreparingRebalance")]
+    assert listing.admin.group_clients("group") == [
+        GroupClient("1", "one", "/h"),
+        GroupClient("2", "two", "/h"),
+        GroupClient("3", "three", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError.NOT_COORDINATOR, RetriableError),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, RetriableError),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, FatalLogError),
+    ],
+)
+def test_who_is_not_told_of_the_members_of_a_group_does_not_take_it_for_empty(
+    code: int, expected: type[Exception], listing: Listing
+) -> None:
+    listing.answer = [group("", KafkaError(code))]
+    with pytest.raises(expected, match="ask for the members of group group"):
+        listing.admin.group_clients("group")
 
 
 def test_a_coordinator_that_knows_nothing_of_a_group_for_now_names_no_members(listing: Listing) -> None:

@@ -244,6 +244,8 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
     admin.create_topics([TopicSpec(topic, 2)])
     member = impatient(log, topic, owner, assignor, instance_id)
     until_polled(lambda: admin.group_members(topic), member)
+    until_polled(lambda: owner.has, member)
+    before = member.member_id()
 
     def is_none() -> bool:
         """By its own word, which the broker hears of a static one only by its silence."""
@@ -255,7 +257,7 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
 
     until(is_none)
     until(lambda: not admin.group_members(topic))
-    until_polled(lambda: owner.lost_some and owner.has, member)
+    until_polled(lambda: owner.lost_some and owner.has and member.member_id() != before, member)
     assert owner.has == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
     until_committed(member, topic)
@@ -437,8 +439,10 @@ def test_everybody_sees_who_has_what_once_the_group_is_settled(cluster: Log, top
     (seen,) = admin.group_members(topic)
     assert seen.client_id == "rdkafka"
     assert seen.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    assert admin.group_clients(topic) == [(member.member_id(), "rdkafka", "/127.0.0.1")]
     member.close()
     until(lambda: not admin.group_members(topic))
+    assert admin.group_clients(topic) == []
     admin.close()
 
 

@@ -63,6 +63,7 @@ from store.log.partitioner import partition_for
 from store.log.protocol import (
     Assignor,
     Fetch,
+    GroupClient,
     GroupMember,
     Membership,
     Offsets,
@@ -1296,6 +1297,9 @@ class SimMember:
         self._check()
         return self._membership()
 
+    def member_id(self) -> str:
+        return self._member_id
+
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         self._check()
         seat = self._group().seat(self._member_id)
@@ -1352,7 +1356,7 @@ class SimMember:
 
     def _join(self, group: Group) -> None:
         seat = Seat(
-            self._instance_id or self._prefix,
+            self._prefix,
             self._instance_id,
             self._topics,
             self._session_timeout_ms,
@@ -1451,6 +1455,12 @@ class SimAdmin:
             GroupMember(seat.prefix.removesuffix("-"), tuple(sorted(seat.assignment)))
             for seat in group._members
         ]
+
+    def group_clients(self, group_id: str) -> list[GroupClient]:
+        self._check()
+        group = self._broker._groups.get(group_id)
+        members = [] if group is None else group._members
+        return [GroupClient(seat.member_id, seat.client_id, "/127.0.0.1") for seat in members]
 
     def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
         self._check()

@@ -70,6 +70,7 @@ class Seat:
 
     __slots__ = (
         "assignment",
+        "client_id",
         "generation",
         "heard_ms",
         "instance_id",
@@ -83,9 +84,15 @@ class Seat:
     )
 
     def __init__(
-        self, prefix: str, instance_id: str | None, topics: Sequence[str], session_ms: int, rebalance_ms: int
+        self,
+        client_id: str,
+        instance_id: str | None,
+        topics: Sequence[str],
+        session_ms: int,
+        rebalance_ms: int,
     ) -> None:
-        self.prefix = f"{prefix}-"
+        self.client_id = client_id
+        self.prefix = f"{instance_id or client_id}-"
         self.member_id = ""
         self.instance_id = instance_id
         self.topics = tuple(topics)
@@ -173,6 +180,7 @@ class Group:
                 self._members.insert(before, seat)
             self.prepare(now)
         else:
+            seat.client_id = new.client_id
             seat.topics = new.topics
             seat.session_timeout_ms = new.session_timeout_ms
             seat.rebalance_timeout_ms = new.rebalance_timeout_ms

@@ -16,6 +16,7 @@ Must survive: what `harness.worlds.members` survives.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -58,6 +59,9 @@ FIRST_NAP_S, LONGEST_NAP_S = 0.1, 1.0
 
 STANDS_STILL_S = 2.0
 """For how long a process stands still while all others go on: all of them are heard of the group twice in that time."""
+
+_HOSTS = re.compile(r"host-[0-9]+")
+"""What the names of processes are like."""
 
 TURN_MS = 20
 """The time that a step takes."""
@@ -358,7 +362,7 @@ class StreamsRun(MembersRun, SimRun):
                 self.clock,
                 process,
                 lambda: self._make_ready(process, application, log, config),
-                host=Host(name),
+                host=Host(name, _HOSTS),
                 instance_id=name if self.schedule.static else None,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic, _AdminClientImpl
 from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import MISSING, cause_of, translate
-from store.log.protocol import ANY_TIME, GroupMember, TopicSpec
+from store.log.protocol import ANY_TIME, GroupClient, GroupMember, TopicSpec
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -116,6 +116,16 @@ class KafkaAdmin:
             if found.error is None and found.state == _STABLE
             for member in found.members
         ]
+
+    def group_clients(self, group_id: str) -> list[GroupClient]:
+        clients: list[GroupClient] = []
+        for found in self._list_group(group_id):
+            if found.error is not None:
+                raise translate(found.error, f"ask for the members of group {group_id}")
+            clients += [
+                GroupClient(one.id, one.client_id or "", one.client_host or "") for one in found.members
+            ]
+        return clients
 
     def member_ids(self, group_id: str) -> list[str]:
         """Those of all members that the group has, also while it rebalances. Raises what `group_members` raises."""

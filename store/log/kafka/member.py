@@ -126,6 +126,9 @@ class KafkaMember:
     def membership(self) -> KafkaMembership:
         return KafkaMembership(self._group_id, self._live().consumer_group_metadata())
 
+    def member_id(self) -> str:
+        return self._last_id or ""
+
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         self._live()
         if not offsets:
