@@ -21,7 +21,8 @@ to the classes amounts to the same.
 Three more tables are grouped anew: `offers` by what there is of the two, the low prices as text by how low they are,
 and all that was ordered of a product by whether it was ordered more than once. Their groups are counted in `numbers`
 as well. What was ordered is a list that grows in place; in `baskets` is what it was at the last even order. With a
-record cache that is what it was then, whatever was ordered since.
+record cache that is what it was then, whatever was ordered since. Two tables have no output: the even orders of a
+product, as objects that each odd one is added to in place, and the last even order as it came.
 
 The order in which records of the three topics come is free. The reference takes them as the task did, and so it does
 those of the second sub-topology's.
@@ -42,6 +43,7 @@ from store.streams.topology import Topology
 PRICES, REBATES = "prices-table", "rebates-table"
 CLASSES, SUMS, NUMBERS = "classes-table", "sums-table", "numbers-table"
 ORDERED, BASKETS, TOTALS = "ordered-table", "baskets-table", "totals-table"
+TALLIES, LAST = "tallies-table", "last-table"
 REGROUPED, BY_KIND, BY_TEXT, BY_NUMBER, BY_SIZE = (
     f"by-{what}-repartition" for what in ("class", "kind", "text", "number", "size")
 )
@@ -99,6 +101,26 @@ def by_number(_product: str, orders: list[int]) -> tuple[str, list[int]]:
 def append(_product: str, wanted: int, orders: list[int]) -> list[int]:
     orders.append(wanted)
     return orders
+
+
+def has_value(_product: str, wanted: int | None) -> bool:
+    return wanted is not None
+
+
+def as_object(wanted: int) -> dict[str, int]:
+    return {"wanted": wanted}
+
+
+def is_even_object(_product: str, order: dict[str, int]) -> bool:
+    return order["wanted"] % 2 == 0
+
+
+def tally(_product: str, order: dict[str, int], tallies: list[dict[str, int]]) -> list[dict[str, int]]:
+    if order["wanted"] % 2 and tallies:
+        tallies[-1]["wanted"] += order["wanted"]
+    else:
+        tallies.append(order)
+    return tallies
 
 
 def is_even(_product: str, wanted: int | None) -> bool:
@@ -174,6 +196,12 @@ class Scenario(scenarios.Scenario):
         ordered = orders.group_by_key().aggregate(list, append, materialized=Materialized(ORDERED))
         baskets = orders.filter(is_even).join_table(ordered, basket)
         baskets.to_table(materialized=Materialized(BASKETS)).to_stream().to(f"{application_id}-baskets")
+        objects = orders.filter(has_value).map_values(as_object)
+        objects.group_by_key(value_serde=JsonSerde()).aggregate(
+            list, tally, materialized=Materialized(TALLIES, value_serde=JsonSerde())
+        )
+        even = objects.filter(is_even_object)
+        even.to_table(materialized=Materialized(LAST, value_serde=JsonSerde()))
         sizes = sums.group_by(by_size, name="by-size")
         totals = sizes.reduce(plus, minus, materialized=Materialized(TOTALS))
         totals.to_stream().to(f"{application_id}-totals")
@@ -245,10 +273,16 @@ class Scenario(scenarios.Scenario):
         before, latest = state[ORDERED].get(record.key, [[], -1])
         orders, latest = [*before, record.value], max(latest, record.timestamp)
         state[ORDERED][record.key] = [orders, latest]
+        tallies, time = state[TALLIES].get(record.key, [[], -1])
+        tallied = [*tallies, {"wanted": record.value}]
+        if record.value % 2 and tallies:
+            tallied = [*tallies[:-1], {"wanted": tallies[-1]["wanted"] + record.value}]
+        state[TALLIES][record.key] = [tallied, max(time, record.timestamp)]
         was = ("once" if len(before) == 1 else "often") if before else None
         outputs = _moves(BY_NUMBER, was, before, "often" if before else "once", orders, latest)
         if record.value % 2 == 0:
             state[BASKETS][record.key] = [orders, record.timestamp]
+            state[LAST][record.key] = [{"wanted": record.value}, record.timestamp]
             outputs.append(Output("baskets", record.key, orders))
         return outputs
 

@@ -108,8 +108,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.operators:at_hand",
-                "own(old) if goes_on else old",
-                "old",
+                "return fold(key, value, own(old))",
+                "return fold(key, value, old)",
             ),
         ),
     ),

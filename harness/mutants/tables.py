@@ -359,6 +359,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-record-is-changed-where-an-aggregate-keeps-it",
+        OWN,
+        "An aggregate that is folded in place changes what it keeps of a record for all others that have the record.",
+        (
+            Edit(
+                "store.streams.dsl.operators:folding",
+                "return aggregator(lend(key), lend(value), old)",
+                "return aggregator(key, value, old)",
+            ),
+        ),
+    ),
+    Mutant(
         "a-left-join-that-is-looked-up-is-an-inner-one",
         OWN,
         "What is joined with a left join of tables finds nothing where the right one has nothing.",

@@ -1398,7 +1398,7 @@ class KGroupedStream:
     ) -> KTable:
         """`aggregator(key, value, aggregate)`, beginning with `initializer()`. None deletes the row.
 
-        It may change its aggregate in place and return it.
+        It may change its aggregate in place and return it. The value may be put there: it is a copy, if need be.
         """
         return self._aggregate(initializer, aggregator, materialized, name, "KSTREAM-AGGREGATE-", value_serde)
 

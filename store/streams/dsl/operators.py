@@ -17,7 +17,16 @@ from store.errors import DeserializationError, ProtocolError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
-from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable, large_bytes, own
+from store.streams.dsl.record_cache import (
+    IMMUTABLE,
+    UNKNOWN,
+    Found,
+    VersionedTable,
+    immutable,
+    large_bytes,
+    lend,
+    own,
+)
 from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 
@@ -474,18 +483,36 @@ class Aggregate:
 def folding(
     initializer: Callable[[], Any] | None, aggregator: Callable[..., Any] | None
 ) -> Callable[[Any, Any, Any], Any]:
-    """(key, value, aggregate or None) → the new aggregate."""
+    """(key, value, aggregate or None) → the new aggregate, which has no object that others have too.
+
+    Other windows, aggregates and tables have the same record, and a part of it that is put away in an aggregate may be
+    changed there in place. A number, or whatever else nobody can change, keeps nothing, so nothing is copied for it.
+    """
     if aggregator is None:
         return _count
     if initializer is None:
 
         def reduce(_key: Any, value: Any, old: Any) -> Any:
-            return value if old is None else aggregator(old, value)
+            if type(value) in IMMUTABLE:
+                return value if old is None else aggregator(old, value)
+            if old is None:
+                return lend(value)
+            if immutable(old):
+                new = aggregator(old, value)
+                return new if type(new) in IMMUTABLE else lend(new)
+            return aggregator(old, lend(value))
 
         return reduce
 
     def aggregate(key: Any, value: Any, old: Any) -> Any:
-        return aggregator(key, value, initializer() if old is None else old)
+        if old is None:
+            old = initializer()
+        if type(value) in IMMUTABLE and type(key) in IMMUTABLE:
+            return aggregator(key, value, old)
+        if old is not None and immutable(old):
+            new = aggregator(key, value, old)
+            return new if type(new) in IMMUTABLE else lend(new)
+        return aggregator(lend(key), lend(value), old)
 
     return aggregate
 
@@ -493,16 +520,14 @@ def folding(
 def at_hand(fold: Callable[[Any, Any, Any], Any], task: TaskContext) -> Callable[[Any, Any, Any], Any]:
     """The same, for an aggregate that is at hand, and that the next fold may change.
 
-    It is never the value of a record, which other aggregates and operators have too. And a record that raises half-way
-    leaves it as it was, where a handler may go on without the record and nothing is taken back.
+    A record that raises half-way leaves it as it was, where a handler may go on without the record and nothing is taken
+    back.
     """
-    if fold is _count:
+    if fold is _count or not task.leaves_operators_out:
         return fold
-    goes_on = task.leaves_operators_out
 
     def folded(key: Any, value: Any, old: Any) -> Any:
-        new = fold(key, value, own(old) if goes_on else old)
-        return own(new) if new is value else new
+        return fold(key, value, own(old))
 
     return folded
 

@@ -564,7 +564,7 @@ class SessionAggregate:
         if merger is not None:
             assert initializer is not None
             assert aggregator is not None
-            return initializer, merger, aggregator
+            return initializer, merger, folding(_none, aggregator)
         fold = folding(None, aggregator)
         if aggregator is None:
             return _none, lambda _key, one, two: two if one is None else one + two, fold

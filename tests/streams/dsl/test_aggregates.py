@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.serdes import FloatSerde, JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import Materialized, StreamsBuilder, TimeWindows
+from store.streams.dsl import Materialized, SessionWindows, StreamsBuilder, TimeWindows
 from store.streams.dsl.operators import ChangeSerde
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
@@ -139,6 +139,93 @@ def test_a_first_value_that_is_the_aggregate_is_not_that_of_other_aggregates(
         latest = {key: value["n"] for key, value, _ in output(running)}
     tables = dict.fromkeys(["first", "second", "third"], 7)
     assert latest == tables | {"from 0": 3, "from 10": 7, "from 20": 4}
+
+
+def into_cart(_: str, line: dict[str, Any], cart: dict[str, Any]) -> dict[str, Any]:
+    """The first line of a sku is what later ones are added to, in place."""
+    kept = cart.get(line["sku"])
+    if kept is None:
+        cart[line["sku"]] = line
+    else:
+        kept["n"] += line["n"]
+    return cart
+
+
+def counting_lines(_: str, line: dict[str, Any], cart: dict[str, Any] | None) -> dict[str, Any]:
+    """A line is changed as soon as it is there."""
+    cart = cart or {}
+    kept = cart.setdefault(line["sku"], line)
+    kept["lines"] = kept.get("lines", 0) + 1
+    return cart
+
+
+def longer(lists: dict[str, list[int]], more: dict[str, list[int]]) -> dict[str, list[int]]:
+    for name, numbers in more.items():
+        if name in lists:
+            lists[name].extend(numbers)
+        else:
+            lists[name] = numbers
+    return lists
+
+
+def later_into_the_first(_: str, line: Any, lines: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not lines:
+        return (line,)
+    lines[0]["n"] += line["n"]
+    return lines
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_what_a_fold_keeps_of_a_record_and_changes_later_is_its_own(config: Mapping[str, object]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        lines = b.stream("in")
+        group = lines.group_by_key()
+        hopping = TimeWindows.of_size(60).advance_by(30)
+        numbers = lines.map_values(lambda line: {"of": [line["n"]]})
+        for name, table in (
+            ("cart", group.aggregate(dict, into_cart)),
+            ("carts", group.windowed_by(hopping).aggregate(dict, into_cart)),
+            ("cogrouped", group.cogroup(into_cart).windowed_by(hopping).aggregate(dict)),
+            ("lines", group.windowed_by(hopping).aggregate(lambda: None, counting_lines)),
+            ("tuples", group.windowed_by(hopping).aggregate(tuple, later_into_the_first)),
+            (
+                "session",
+                group.windowed_by(SessionWindows.with_inactivity_gap(60)).aggregate(
+                    dict, counting_lines, lambda _, one, two: one | two
+                ),
+            ),
+            ("numbers", numbers.map_values(dict).group_by_key().windowed_by(hopping).reduce(longer)),
+        ):
+            table.to_stream().map(partial(named, name)).to("out")
+        first = lines.filter(lambda _, line: line["first"]).to_table()
+        first.to_stream().map(partial(named, "first")).to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        for n, time in ((1, 31), (2, 32), (4, 33)):
+            pipe(running, [("in", "a", {"sku": "pen", "n": n, "first": n == 1}, time)])
+        running.commit()
+        latest = {key: value for key, value, _ in output(running)}
+    line = {"sku": "pen", "n": 1, "first": True}
+    assert latest == {
+        "first": line,
+        **{name: {"pen": line | {"n": 7}} for name in ("cart", "carts", "cogrouped")},
+        "lines": {"pen": line | {"lines": 3}},
+        "session": {"pen": line | {"lines": 3}},
+        "tuples": [line | {"n": 7}],
+        "numbers": {"of": [1, 2, 4]},
+    }
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_values_that_cannot_be_copied_are_folded(config: Mapping[str, object]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        numbers = b.stream("in").map_values(lambda end: (n for n in range(end)))
+        table = numbers.group_by_key().aggregate(list, lambda _, numbers, agg: [*agg, *numbers])
+        table.to_stream().to("out")
+
+    with driver(build, config) as running:
+        pipe(running, [("in", "a", 2, 1), ("in", "a", 3, 2)])
+        assert output(running)[-1] == ("a", [0, 1, 0, 1, 2], 2)
 
 
 def test_grouping_by_another_key_goes_by_way_of_a_repartition_topic() -> None:
