@@ -992,7 +992,11 @@ class TableJoin:
                 known_before = forwarded(key)
                 if known_before is not UNKNOWN:
                     other_before = known_before
-            found = other_before if current is None else current(key)
+            # What the result has since the first of both updates was sent on its way. The store may have it no more, if
+            # time has passed; and what else becomes of it comes as an update of its own.
+            found = other_shown.get(row)
+            if found is None:
+                found = other_before if current is None else current(key)
             if other_before is _KEPT:
                 other_before = found
             this_shown[row] = None if new is None else (new, timestamp)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import KTable, Materialized, StreamsBuilder
+from store.streams.dsl import KTable, Materialized, SessionWindows, StreamsBuilder, TimeWindows
 from store.suppliers import persistent_versioned_key_value_store
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
@@ -154,6 +157,120 @@ def test_what_a_group_gave_to_a_join_is_what_is_taken_off_though_both_tables_cha
     held_back = [("left", "a", 3, 20), ("right", "a", 4, 20)]
     got = after_commit(build, BOTH_THERE, held_back, value_serde=LongSerde())
     assert {key: count for key, count, _ in got} == {"1+2": 0, "3+4": 1}
+
+
+Steps = list[tuple[str, str, int]]
+"""Topic, key, and a number, where 0 leaves nothing of what there was."""
+
+
+def sum_or_nothing(_: str, number: int, total: int) -> int | None:
+    return total + number if number else None
+
+
+def of_windows(b: StreamsBuilder, topic: str, windows: Any, retention: int | None) -> KTable:
+    sums = b.stream(topic).group_by_key().windowed_by(windows)
+    said = Materialized(f"{topic}-sums", retention=retention, value_serde=JsonSerde())
+    if isinstance(windows, SessionWindows):
+        return sums.aggregate(int, sum_or_nothing, lambda _, one, two: one + two, materialized=said)
+    return sums.aggregate(int, sum_or_nothing, materialized=said)
+
+
+def last_results(
+    kind: str,
+    windows: Any,
+    kept: str | None,
+    order: str,
+    batches: list[list[Steps]],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What has come of each window, and how many are in each group by then; of each group of steps in one window."""
+
+    def build(b: StreamsBuilder) -> None:
+        tables = {topic: of_windows(b, topic, windows, LONG if topic == kept else None) for topic in order}
+        two = getattr(tables["a"], kind)(tables["b"], lambda one, other: [one, other])
+        three = getattr(two, kind)(tables["c"], lambda one, other: [one, other])
+        turned = getattr(tables["c"], kind)(two, lambda one, other: [one, other])
+        for name, joined in (("two", two), ("three", three), ("turned", turned)):
+            named = joined.to_stream(lambda key, _, name=name: f"{name} {key.key} {key.window}")
+            named.to("out", key_serde=StrSerde(), value_serde=JsonSerde())
+            groups = joined.group_by(lambda _, value: (json.dumps(value), 1), value_serde=JsonSerde())
+            counted = groups.count(materialized=Materialized(f"groups-{name}", value_serde=JsonSerde()))
+            counted.to_stream(lambda key, _, name=name: f"{name} {key}").to("out", key_serde=StrSerde())
+
+    start, last = 0, {}
+    with driver(build, config, auto_commit=False) as running:
+        for batch in batches:
+            # Nothing of what was committed is open any more.
+            start += 200
+            for steps in batch:
+                start += 30
+                pipe(
+                    running,
+                    [(topic, key, number, start + at % 5) for at, (topic, key, number) in enumerate(steps)],
+                )
+            running.commit()
+        for key, value, _ in output(running):
+            last[key] = value
+    return {key: value for key, value in last.items() if value}
+
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+@given(
+    windows=st.sampled_from(
+        [TimeWindows.of_size_with_no_grace(10), SessionWindows.of_inactivity_gap_with_no_grace(5)]
+    ),
+    kept=st.sampled_from([None, None, *"abc"]),
+    order=st.permutations("abc").map("".join),
+    batches=st.lists(
+        st.lists(
+            st.lists(
+                st.tuples(st.sampled_from("abc"), st.sampled_from("kl"), st.integers(0, 3)),
+                min_size=1,
+                max_size=6,
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+)
+@settings(max_examples=25)
+def test_a_join_has_of_windows_that_expire_before_the_commit_what_it_has_without_a_cache(
+    kind: str, guarantee: str, windows: Any, kept: str | None, order: str, batches: list[list[Steps]]
+) -> None:
+    runs = [
+        last_results(kind, windows, kept, order, batches, {**config, "processing.guarantee": guarantee})
+        for config in (UNCACHED, CACHED)
+    ]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+def test_an_hour_of_windows_that_is_read_in_one_go_is_joined(kind: str) -> None:
+    def build(b: StreamsBuilder) -> None:
+        minutes = TimeWindows.of_size(60_000)
+        shown, clicked = (
+            b.stream(topic).group_by_key().windowed_by(minutes).count() for topic in ("shown", "clicked")
+        )
+        joined: KTable = getattr(shown, kind)(clicked, lambda one, other: [one, other])
+        joined.to_stream(lambda key, _: str(key.window.start // 60_000)).to("out", key_serde=StrSerde())
+
+    hour = [
+        (topic, "ad", 1, minute * 60_000 + second * 1_000)
+        for minute in range(60)
+        for topic, second in (("shown", 10), ("shown", 20), ("clicked", 30), ("shown", 40))
+    ]
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, hour)
+        running.commit()
+        assert {key: value for key, value, _ in output(running)} == {
+            str(minute): [3, 1] for minute in range(60)
+        }
 
 
 def test_an_update_that_a_join_has_seen_and_that_is_taken_back_is_not_in_the_result() -> None:
