@@ -56,9 +56,12 @@ class Codec(Generic[K, V]):
         if key is None:
             raise TypeError(f"store {self.store_name}: a key must not be None")
         try:
-            return self.key_serde.serialize(key)
+            data = self.key_serde.serialize(key)
         except Exception as error:
             raise self._unwritten("key", key, self.key_serde, error) from error
+        if type(data) is not bytes:
+            raise self._no_bytes("key", data, self.key_serde)
+        return data
 
     def bound_bytes(self, bound: K | None) -> bytes | None:
         """Of a range; None is unbounded."""
@@ -74,9 +77,13 @@ class Codec(Generic[K, V]):
         if value is None:
             return None
         try:
-            return self.value_serde.serialize(value)
+            data = self.value_serde.serialize(value)
         except Exception as error:
             raise self._unwritten("value", value, self.value_serde, error) from error
+        # Of a value, nothing deletes the row.
+        if type(data) is not bytes and data is not None:
+            raise self._no_bytes("value", data, self.value_serde)
+        return data
 
     def key(self, data: bytes) -> K:
         try:
@@ -109,6 +116,12 @@ class Codec(Generic[K, V]):
             "Its serdes are those that its builder is given, or Materialized(key_serde=…, value_serde=…)"
         )
         return TypeError(words) if isinstance(error, TypeError) else SerdeError(words)
+
+    def _no_bytes(self, what: str, data: object, serde: object) -> SerdeError:
+        """Others would tell of an argument that nobody has given them, or that it cannot be hashed."""
+        return SerdeError(
+            f"store {self.store_name}: {_called(serde)} makes a {type(data).__name__} of the {what}, not bytes"
+        )
 
     def _unread(self, what: str, data: bytes, serde: object, error: Exception) -> SerdeError:
         return SerdeError(

@@ -153,6 +153,8 @@ class Sink:
             try:
                 keyed = None if key is None else key_bytes(key)
                 valued = None if value is None else value_bytes(value)
+                if keyed is not None and not isinstance(keyed, bytes):
+                    raise TypeError(f"the key is made a {type(keyed).__name__}, not bytes")
             except Exception as error:
                 failed = _unwritten(topic, key, value, serdes, error)
                 if not place.task.leave_out(failed):

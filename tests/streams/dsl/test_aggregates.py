@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 
+from store.errors import SerdeError
 from store.serdes import FloatSerde, JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import Materialized, SessionWindows, StreamsBuilder, TimeWindows
 from store.streams.dsl.operators import ChangeSerde
@@ -306,6 +307,56 @@ MOVES = [
     player("ann", "y", 5, 4),
     player("bob", None, 0, 5),
 ]
+
+
+class AlmostBytes:
+    """A serde of texts that makes something else of them than bytes."""
+
+    def __init__(self, kind: Callable[[bytes], Any]) -> None:
+        self.kind = kind
+
+    def serialize(self, value: str) -> Any:
+        return self.kind(value.encode())
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode()
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+@pytest.mark.parametrize("kind", [bytearray, memoryview, bytes.decode])
+@pytest.mark.parametrize("windows", [None, TimeWindows.of_size(10), SessionWindows.with_inactivity_gap(10)])
+def test_a_serde_that_makes_no_bytes_of_a_key_is_an_error_that_names_it(
+    windows: Any, kind: Callable[[bytes], Any], config: Mapping[str, object]
+) -> None:
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in", key_serde=AlmostBytes(kind)).group_by_key()
+        (group if windows is None else group.windowed_by(windows)).count(materialized="counts")
+
+    said = f"store counts: AlmostBytes makes a {type(kind(b'')).__name__} of the key, not bytes"
+    with driver(build, config) as running, pytest.raises(SerdeError, match=said):
+        pipe(running, [("in", "a", 1, 1)])
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_a_serde_that_makes_no_bytes_of_a_value_is_an_error_that_names_it(
+    config: Mapping[str, object],
+) -> None:
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in", value_serde=AlmostBytes(bytearray)).group_by_key()
+        group.windowed_by(SessionWindows.with_inactivity_gap(10)).reduce(max, materialized="largest")
+
+    said = "store largest: AlmostBytes makes a bytearray of the value, not bytes"
+    with driver(build, config) as running, pytest.raises(SerdeError, match=said):
+        pipe(running, [("in", "a", 1, 1)])
+
+
+def test_a_serde_that_makes_no_bytes_of_the_key_of_an_output_is_an_error_that_names_it() -> None:
+    said = "topic out: AlmostBytes and JsonSerde .* made a bytearray, not bytes"
+    with (
+        driver(lambda b: b.stream("in").to("out", key_serde=AlmostBytes(bytearray))) as running,
+        pytest.raises(SerdeError, match=said),
+    ):
+        pipe(running, [("in", "a", 1, 1)])
 
 
 def test_a_grouped_table_counts_its_rows() -> None:
