@@ -46,7 +46,7 @@ NEVER_MS = 600_000
         # Closed, and a new incarnation asks `init_transactions` who has the task.
         (KafkaError.INVALID_PRODUCER_ID_MAPPING, {}, FatalLogError),
         (KafkaError.INVALID_PRODUCER_ID_MAPPING, {"fatal": True}, FatalLogError),
-        (KafkaError.INVALID_PRODUCER_ID_MAPPING, {"txn_requires_abort": True}, AbortRequiredError),
+        (KafkaError.INVALID_PRODUCER_ID_MAPPING, {"txn_requires_abort": True}, FatalLogError),
         (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"fatal": True}, FatalLogError),
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, {}, RetriableError),
         (KafkaError.NOT_COORDINATOR, {}, RetriableError),

@@ -38,28 +38,35 @@ def forgetful(own_broker: LocalBroker) -> Iterator[KafkaLog]:
     own_broker.restart()
 
 
-def forgotten(producer: KafkaProducer, topic: str) -> bool:
-    """Whether the broker knows the id of a producer no more. Commits a record if it does."""
+def forgotten(
+    producer: KafkaProducer,
+    topic: str,
+    end: Callable[[KafkaProducer], None] = KafkaProducer.commit_transaction,
+) -> bool:
+    """Whether the broker knows the id of a producer no more. Commits a record if it does, or ends it otherwise."""
     time.sleep(2)
     producer.begin_transaction()
     try:
         producer.produce(topic, b"key", b"value")
-        producer.commit_transaction()
+        end(producer)
     except FatalLogError as error:
         assert "transactional.id.expiration.ms" in str(error)  # noqa: PT017 - most of the time there is none
         return True
     return False
 
 
+@pytest.mark.parametrize(
+    "end", [KafkaProducer.commit_transaction, KafkaProducer.abort_transaction], ids=["commit", "abort"]
+)
 def test_a_producer_whose_id_the_broker_has_forgotten_is_of_no_further_use(
-    forgetful: KafkaLog, unique: Callable[[str], str]
+    end: Callable[[KafkaProducer], None], forgetful: KafkaLog, unique: Callable[[str], str]
 ) -> None:
     topic = unique("topic")
     with closing(forgetful.admin()) as admin:
         admin.create_topics([TopicSpec(topic, 1)])
     with closing(forgetful.producer(unique("id"), NEVER_MS)) as producer:
         producer.init_transactions()
-        until(lambda: forgotten(producer, topic))
+        until(lambda: forgotten(producer, topic, end))
 
 
 def test_who_stood_still_until_its_id_was_forgotten_goes_on_where_its_successor_has_committed(

@@ -484,6 +484,9 @@ class KafkaProducer(_Sender):
     @_remembers_fencing
     def _abort(self) -> None:
         self._let_begin()
+        if self._deliveries.failed and (why := _why(self._live())).code() in FORGOTTEN:
+            # The client would abort, and go on with another producer id.
+            raise translate(why, f"{self._id}: abort_transaction")
         self._repeat("abort_transaction", lambda seconds: self._live().abort_transaction(seconds))
 
     def _let_begin(self) -> None:
