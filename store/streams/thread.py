@@ -183,7 +183,9 @@ class _Members:
         """What is no instance of the application, in words."""
 
     def ask_soon(self) -> None:
-        self.due = min(self.due, self.asked + MEMBERS_AGAIN_S)
+        """Not sooner than that again where it was not answered, or where somebody is looked at once more."""
+        pause = LONG_WAIT_S if self.nameless else MEMBERS_AGAIN_S
+        self.due = min(self.due, self.asked + max(pause, self.pause_s))
 
     def strangers(self, members: Sequence[GroupClient], kin: re.Pattern[str]) -> list[GroupClient]:
         """Those that are no hosts of the application. One without a name is, where it still has none the next time."""
