@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from store.clock import Clock
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
+from store.recovery.times import goes_by_time
 from store.serdes import Serde, is_serde
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
@@ -465,7 +466,8 @@ class StoreBuilder(StoreSupplier[S_co]):
         return self.supplier.metrics_scope
 
     def changelog_config(self) -> Mapping[str, str]:
-        return {**self.supplier.changelog_config(), **dict(self.topic_config)}
+        config = {**self.supplier.changelog_config(), **dict(self.topic_config)}
+        return {**config, **_BROKERS_TIME, **dict(self.topic_config)} if goes_by_time(config) else config
 
 
 def key_value_store_builder(
@@ -624,10 +626,12 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
+_BROKERS_TIME: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
+"""Of a changelog from which a broker removes records by their times, see `store.recovery.times`."""
 _BY_TIME: Mapping[str, str] = {
-    # A segment is deleted, or compacted, by the newest time in it, see `store.recovery.times`. Markers have that of the
-    # wall clock, and by default begin another segment behind records that are a week older.
-    "message.timestamp.type": "LogAppendTime",
+    **_BROKERS_TIME,
+    # A segment is deleted, or compacted, by the newest time in it. Markers have that of the wall clock, and by default
+    # begin another segment behind records that are a week older.
     "segment.ms": str(_LONGEST_MS),
     "segment.bytes": str(50 << 20),
 }

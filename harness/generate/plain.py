@@ -507,6 +507,7 @@ class _Generator:
             and self._scenario.durations_ms
             and self._parts.changelogs
             and "long_absence" in self._possible
+            and not holds_back
         ):
             steps = [*self._reads_what_is_old(items[0].partition), *steps]
         elif self._index % CUT == CUT // 2 - 4 and self._parts.mixed:

@@ -295,11 +295,6 @@ MUTANTS = (
                 "        **_BY_TIME,\n",
                 '        **_BY_TIME,\n        "message.timestamp.type": "CreateTime",\n',
             ),
-            Edit(
-                "store.streams.context:TaskContext.change_logger",
-                "at, headers = now_ms(), beside(at)",
-                "headers = beside(at)",
-            ),
         ),
     ),
 )

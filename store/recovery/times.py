@@ -4,10 +4,11 @@ A changelog that expires is cut by the newest time in each of its segments, and 
 those times of the input, then of input that lags, or is read long after it was written, a broker would remove records
 as soon as it looks, though to the stream time of the task they are anything but old: between those of a transaction
 and its marker, whose time is that of the wall clock, and at least once, where there is no marker, at any time. So
-records of changelogs that go by time have the broker's time, or in topics of before that of the host, and their own
-beside it.
+changelogs that go by time are made with LogAppendTime: a broker puts its time in the place of a record's, and the
+record has its own beside it.
 
-Must survive: changelogs of before, whose records have nothing beside them; and headers of others.
+Must survive: topics that have the times of records, of before or because somebody wants it, and records with nothing
+beside them; and headers of others.
 """
 
 from __future__ import annotations

@@ -776,14 +776,11 @@ class TaskContext:
         """What a store calls with each write, before it takes it. `held_bytes`: how much may be held back, see the top
         of this module. `by_time`: whether the changelog goes by the times of records, see `store.recovery.times`."""
         topic, partition = changelog
-        produce, now_ms = self._producer.produce, self._clock.time_ms
+        produce = self._producer.produce
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.time_of_change() if timestamp is None else timestamp
-            headers: Headers = ()
-            # One before all times is left to be refused.
-            if by_time and at >= 0:
-                at, headers = now_ms(), beside(at)
+            headers = beside(at) if by_time else ()
             try:
                 produce(topic, key, value, partition=partition, timestamp=at, headers=headers)
             except LogError as error:

@@ -6,6 +6,7 @@ that get partitions (refused, with the way out).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -13,6 +14,8 @@ from math import inf
 from store.errors import InputChangedError, LogError
 from store.log import ANY_TIME, TopicSpec
 from store.streams.topology import Topology
+
+_log = logging.getLogger(__name__)
 
 _POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.timestamp.type"
 
@@ -124,6 +127,16 @@ def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
             f"kept less. If it has lost nothing yet: kafka-configs.sh --alter --entity-type topics --entity-name "
             f"{spec.name} --add-config {setting}=[{value}]; else start over with a new one"
         )
+    if spec.config.get(_TIMES, "CreateTime") != found.get(_TIMES, "CreateTime"):
+        _log.warning(
+            "the topic %s has the times of its records, by which the broker removes what is written now and is of long "
+            "ago. It is to have those of the broker: kafka-configs.sh --alter --entity-type topics --entity-name %s "
+            "--add-config %s=%s",
+            spec.name,
+            spec.name,
+            _TIMES,
+            spec.config.get(_TIMES),
+        )
 
 
 def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
@@ -146,6 +159,6 @@ def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
     # What is 0 by default is absent, or the broker's.
     if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
         return _LAG
-    # The other way round, as topics of before are, records have the time at which the host has written them.
+    # The other way round, as in topics of before, nothing is changed: see `check_kept`.
     changed = wanted.get(_TIMES) == "CreateTime" != found.get(_TIMES, "CreateTime")
     return _TIMES if changed else None

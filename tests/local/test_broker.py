@@ -142,16 +142,14 @@ def test_records_of_any_time_stay(tmp_path: Path) -> None:
 
 
 def test_a_changelog_of_windows_keeps_what_was_committed_with_times_of_long_ago(tmp_path: Path) -> None:
-    """As of an application that reads the history of its input."""
+    """As of an application that reads the history of its input, while the broker cleans all the time."""
     changelog = persistent_window_store("counts", 600_000, 60_000).changelog_config()
-    begun_anew = {**changelog, "segment.ms": str(DAY_MS)}
-    nothing_is_removed = {"log.initial.task.delay.ms": DAY_MS, "log.cleaner.backoff.ms": DAY_MS}
-    with LocalBroker(directory=tmp_path, settings=nothing_is_removed) as broker:
+    of_their_own = {**changelog, "message.timestamp.type": "CreateTime", "segment.ms": str(DAY_MS)}
+    with LocalBroker(directory=tmp_path, settings={"log.cleaner.backoff.ms": 50}) as broker:
         log = KafkaLog(broker.bootstrap)
-        log.admin().create_topics([TopicSpec("kept", 1, changelog), TopicSpec("swept", 1, begun_anew)])
+        log.admin().create_topics([TopicSpec("kept", 1, changelog), TopicSpec("swept", 1, of_their_own)])
         for topic in ("kept", "swept"):
             write(log, topic, b"1", f"writer of {topic}", timestamp=1)
-        broker.restart({"log.initial.task.delay.ms": 0, "log.cleaner.backoff.ms": 50})
         await_removed(log, TopicPartition("swept", 0), 0)
         assert values(log, "kept") == [b"1"]
 

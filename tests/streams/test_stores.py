@@ -489,6 +489,9 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         key_value_store_builder(
             persistent_key_value_store("configured"), StrSerde(), StrSerde()
         ).with_logging_enabled({"segment.ms": "7", "cleanup.policy": "delete"}),
+        key_value_store_builder(
+            persistent_key_value_store("timed"), StrSerde(), StrSerde()
+        ).with_logging_enabled({"cleanup.policy": "compact,delete", "message.timestamp.type": "CreateTime"}),
     )
     topology = Topology("app", ("in",), ("out",), stores, count)
     assert {spec.name: (spec.partitions, dict(spec.config)) for spec in topology.internal_topics(3)} == {
@@ -505,7 +508,16 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
             3,
             {**by_time, "min.compaction.lag.ms": str(3_000 + day)},
         ),
-        "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
+        "app-configured-changelog": (
+            3,
+            {
+                **compact,
+                "cleanup.policy": "delete",
+                "segment.ms": "7",
+                "message.timestamp.type": "LogAppendTime",
+            },
+        ),
+        "app-timed-changelog": (3, {**compact, "cleanup.policy": "compact,delete"}),
     }
 
 
@@ -583,24 +595,6 @@ def test_a_window_is_logged_with_the_brokers_time_and_has_its_own_beside_it(
         cluster.run(task)
     (change,) = cluster.changes()
     assert change.timestamp == cluster.broker.now
-    assert with_own_times([change])[0].timestamp == 5
-
-
-def test_a_topic_that_has_the_times_of_its_records_gets_those_at_which_windows_are_written() -> None:
-    """One of before, or one that a user wants so."""
-
-    def put(context: Context, record: Record) -> None:
-        context.store(STORE).put(record.key, b"1", record.timestamp)
-
-    windows = window_store_builder(persistent_window_store(STORE, 60_000, 1_000), BytesSerde(), BytesSerde())
-    created = windows.with_logging_enabled({"message.timestamp.type": "CreateTime"})
-    cluster = Cluster(pipeline(put, created))
-    cluster.clock.sleep(10 * DAY_MS / 1000)
-    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=5)
-    with cluster.task() as task:
-        cluster.run(task)
-    (change,) = cluster.changes()
-    assert change.timestamp == cluster.clock.time_ms()
     assert with_own_times([change])[0].timestamp == 5
 
 

@@ -591,9 +591,13 @@ def test_a_topic_that_keeps_more_is_taken(more: dict[str, str]) -> None:
     check_kept(TopicSpec("app-w-changelog", 1, KEPT), KEPT | more)
 
 
-def test_a_topic_that_has_times_of_records_is_taken_where_those_of_the_broker_are_wanted() -> None:
+def test_a_topic_that_has_times_of_records_is_taken_with_a_warning_where_those_of_the_broker_are_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """One that an earlier state has made for windows."""
     check_kept(TopicSpec("app-w-changelog", 1, KEPT | {"message.timestamp.type": "LogAppendTime"}), KEPT)
+    (said,) = caplog.messages
+    assert "--entity-name app-w-changelog --add-config message.timestamp.type=LogAppendTime" in said
 
 
 def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() -> None:
