@@ -295,6 +295,11 @@ MUTANTS = (
                 "        **_BY_TIME,\n",
                 '        **_BY_TIME,\n        "message.timestamp.type": "CreateTime",\n',
             ),
+            Edit(
+                "store.suppliers:StoreBuilder.changelog_config",
+                "{**config, **_BROKERS_TIME, **dict(self.topic_config)}",
+                "config",
+            ),
         ),
     ),
 )
