@@ -127,15 +127,14 @@ def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
             f"kept less. If it has lost nothing yet: kafka-configs.sh --alter --entity-type topics --entity-name "
             f"{spec.name} --add-config {setting}=[{value}]; else start over with a new one"
         )
-    if spec.config.get(_TIMES, "CreateTime") != found.get(_TIMES, "CreateTime"):
+    if spec.config.get(_TIMES) == "LogAppendTime" != found.get(_TIMES, "CreateTime"):
         _log.warning(
             "the topic %s has the times of its records, by which the broker removes what is written now and is of long "
             "ago. It is to have those of the broker: kafka-configs.sh --alter --entity-type topics --entity-name %s "
-            "--add-config %s=%s",
+            "--add-config %s=LogAppendTime",
             spec.name,
             spec.name,
             _TIMES,
-            spec.config.get(_TIMES),
         )
 
 

@@ -600,6 +600,14 @@ def test_a_topic_that_has_times_of_records_is_taken_with_a_warning_where_those_o
     assert "--entity-name app-w-changelog --add-config message.timestamp.type=LogAppendTime" in said
 
 
+def test_a_topic_of_which_no_times_are_said_has_those_that_the_broker_gives_it_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = TopicSpec("app-0-positions", 1, {"cleanup.policy": "compact"})
+    check_kept(wanted, {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
+    assert caplog.messages == []
+
+
 def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() -> None:
     wanted = TopicSpec("app-repartition", 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     with pytest.raises(LogError, match=r"retention\.ms=604800000, and has to have -1"):
