@@ -24,13 +24,15 @@ from tests.waiting import settle, until
 pytestmark = pytest.mark.xdist_group("own-broker")
 
 NEVER_MS = 600_000
+EXPIRES_MS = 1_000
+"""After so long without use an id may be forgotten, and is at the broker's next look."""
 
 
 @pytest.fixture
 def forgetful(own_broker: LocalBroker) -> Iterator[KafkaLog]:
     own_broker.restart(
         {
-            "transactional.id.expiration.ms": 1_000,
+            "transactional.id.expiration.ms": EXPIRES_MS,
             "transaction.remove.expired.transaction.cleanup.interval.ms": 100,
         }
     )
@@ -44,7 +46,7 @@ def forgotten(
     end: Callable[[KafkaProducer], None] = KafkaProducer.commit_transaction,
 ) -> bool:
     """Whether the broker knows the id of a producer no more. Commits a record if it does, or ends it otherwise."""
-    time.sleep(2)
+    time.sleep(2 * EXPIRES_MS / 1000)
     producer.begin_transaction()
     try:
         producer.produce(topic, b"key", b"value")

@@ -14,11 +14,11 @@ from harness.worlds.sim.disk import Host as SimHost
 from store.config import StreamsConfig
 from store.errors import FatalLogError, LogError, PositionLostError, RetriableError
 from store.log import GroupClient
-from store.streams.application import Application
 from store.streams.thread import LONG_WAIT_S, MEMBERS_AGAIN_S, MEMBERS_S, Host, StreamThread
 from store.types import TopicPartition
 from tests.clusters import SOURCE, Cluster
 from tests.streams.test_thread import outputs, rest, tasks
+from tests.streams.test_thread import thread as thread_of
 
 EXACTLY_ONCE = StreamsConfig.of({"commit.interval.ms": 50_000})
 AT_LEAST_ONCE = StreamsConfig.of({"processing.guarantee": "at_least_once"})
@@ -40,12 +40,11 @@ def thread(
     host: Host | None = None,
     number: int = 0,
 ) -> StreamThread:
-    return StreamThread(
-        Application.of(cluster.topology),
+    return thread_of(
+        cluster,
         config,
         SimLog(cluster.broker, name),
-        cluster.storage(SimHost(number)),
-        cluster.clock,
+        storage=cluster.storage(SimHost(number)),
         name=f"thread-{number}",
         host=host or Host(name, KIN),
     )
@@ -81,6 +80,18 @@ class Stranger:
 
     def leave(self) -> None:
         self.member.close()
+
+
+def shared_with_a_stranger(
+    cluster: Cluster, config: StreamsConfig = EXACTLY_ONCE
+) -> tuple[StreamThread, Stranger]:
+    """A thread that does not see it, and a stranger that was given some of what that had."""
+    one = unasked(cluster, config)
+    rest(one)
+    stranger = Stranger(cluster.broker)
+    stranger.join(one)
+    rest(one)
+    return one, stranger
 
 
 def feed(cluster: Cluster) -> None:
@@ -244,11 +255,7 @@ def test_a_member_without_a_client_id_is_a_stranger_where_it_still_has_none_when
 def test_what_a_stranger_has_committed_that_nobody_saw_is_not_gone_on_behind(
     cluster: Cluster, config: StreamsConfig
 ) -> None:
-    one = unasked(cluster, config)
-    rest(one)
-    stranger = Stranger(cluster.broker)
-    stranger.join(one)
-    rest(one)
+    one, stranger = shared_with_a_stranger(cluster, config)
     tp = stranger.has[0]
     feed(cluster)
     stranger.read()
@@ -283,11 +290,7 @@ def test_what_a_stranger_has_committed_is_not_gone_on_behind_by_another_thread_o
 def test_a_process_that_has_joined_since_goes_on_behind_a_stranger_and_says_so(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = unasked(cluster)
-    rest(one)
-    stranger = Stranger(cluster.broker)
-    stranger.join(one)
-    rest(one)
+    one, stranger = shared_with_a_stranger(cluster)
     other = unasked(cluster, number=1)
     feed(cluster)
     stranger.read()
@@ -304,11 +307,7 @@ def test_a_process_that_has_joined_since_goes_on_behind_a_stranger_and_says_so(
 def test_tasks_go_on_behind_a_stranger_that_has_committed_nothing(
     cluster: Cluster, config: StreamsConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = unasked(cluster, config)
-    rest(one)
-    stranger = Stranger(cluster.broker)
-    stranger.join(one)
-    rest(one)
+    one, stranger = shared_with_a_stranger(cluster, config)
     feed(cluster)
     stranger.leave()
     rest(one)

@@ -15,6 +15,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimMember, SimReader
 from harness.worlds.sim.disk import Host as SimHost
 from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
+from store.engine import Storage
 from store.errors import (
     ConfigError,
     FencedError,
@@ -61,16 +62,21 @@ def thread(
     log: SimLog | None = None,
     pool: Executor | None = None,
     instance_id: str | None = None,
+    *,
+    storage: Storage | None = None,
+    name: str = "thread",
+    host: Host | None = None,
 ) -> StreamThread:
     return StreamThread(
         Application.of(cluster.topology),
         config,
         log or SimLog(cluster.broker),
-        cluster.storage(),
+        storage or cluster.storage(),
         cluster.clock,
-        name="thread",
+        name=name,
         pool=pool,
         instance_id=instance_id,
+        host=host,
     )
 
 
