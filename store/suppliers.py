@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from store.clock import Clock
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
-from store.recovery.times import goes_by_time
+from store.recovery.times import TIMES, goes_by_time
 from store.serdes import Serde, is_serde
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
@@ -466,8 +466,12 @@ class StoreBuilder(StoreSupplier[S_co]):
         return self.supplier.metrics_scope
 
     def changelog_config(self) -> Mapping[str, str]:
-        config = {**self.supplier.changelog_config(), **dict(self.topic_config)}
-        return {**config, **_BROKERS_TIME, **dict(self.topic_config)} if goes_by_time(config) else config
+        made = self.supplier.changelog_config()
+        config = {**made, **dict(self.topic_config)}
+        if goes_by_time(config):
+            return {**config, **_BROKERS_TIME, **dict(self.topic_config)}
+        # One that no longer goes by time has no need of the broker's.
+        return {**config, **_OWN_TIME, **dict(self.topic_config)} if goes_by_time(made) else config
 
 
 def key_value_store_builder(
@@ -626,7 +630,8 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
-_BROKERS_TIME: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
+_OWN_TIME: Mapping[str, str] = {TIMES: "CreateTime"}
+_BROKERS_TIME: Mapping[str, str] = {TIMES: "LogAppendTime"}
 """Of a changelog from which a broker removes records by their times, see `store.recovery.times`."""
 _BY_TIME: Mapping[str, str] = {
     **_BROKERS_TIME,
@@ -642,7 +647,7 @@ def _compacted() -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
-        "message.timestamp.type": "CreateTime",
+        **_OWN_TIME,
     }
 
 

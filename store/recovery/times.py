@@ -5,7 +5,7 @@ those times of the input, then of input that lags, or is read long after it was 
 as soon as it looks, though to the stream time of the task they are anything but old: between those of a transaction
 and its marker, whose time is that of the wall clock, and at least once, where there is no marker, at any time. So
 changelogs that go by time are made with LogAppendTime: a broker puts its time in the place of a record's, and the
-record has its own beside it.
+record has its own beside it. So it has in every changelog that is not said to have CreateTime, whoever says otherwise.
 
 Must survive: topics that have the times of records, of before or because somebody wants it, and records with nothing
 beside them; and headers of others.
@@ -21,6 +21,9 @@ from store.types import Headers, Record
 TIMESTAMP = "timestamp"
 """The header with a changelog record's own time, as 8 bytes, big-endian and signed."""
 
+TIMES = "message.timestamp.type"
+"""The setting of a topic that says whose times its records have: CreateTime or LogAppendTime."""
+
 _TIME = struct.Struct(">q")
 
 
@@ -32,6 +35,12 @@ def expires(config: Mapping[str, str]) -> bool:
 def goes_by_time(config: Mapping[str, str]) -> bool:
     """Whether what a broker removes from a topic of that configuration depends on the times of records."""
     return expires(config) or int(config.get("min.compaction.lag.ms", 0)) > 0
+
+
+def needs_own_time(config: Mapping[str, str]) -> bool:
+    """Whether records of a changelog of that configuration have their own time beside them: where a broker puts its own
+    in the place of theirs, or where that is left to the broker, or may be altered as `goes_by_time` has it."""
+    return config.get(TIMES) != "CreateTime" or goes_by_time(config)
 
 
 def beside(timestamp: int) -> Headers:

@@ -771,16 +771,16 @@ class TaskContext:
         self.commit_requested = True
 
     def change_logger(
-        self, changelog: TopicPartition, *, held_bytes: int = 0, by_time: bool = False
+        self, changelog: TopicPartition, *, held_bytes: int = 0, own_time: bool = False
     ) -> LogChange:
         """What a store calls with each write, before it takes it. `held_bytes`: how much may be held back, see the top
-        of this module. `by_time`: whether the changelog goes by the times of records, see `store.recovery.times`."""
+        of this module. `own_time`: whether a change has its own time beside it, see `store.recovery.times`."""
         topic, partition = changelog
         produce = self._producer.produce
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.time_of_change() if timestamp is None else timestamp
-            headers = beside(at) if by_time else ()
+            headers = beside(at) if own_time else ()
             try:
                 produce(topic, key, value, partition=partition, timestamp=at, headers=headers)
             except LogError as error:

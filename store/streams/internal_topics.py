@@ -13,11 +13,12 @@ from math import inf
 
 from store.errors import InputChangedError, LogError
 from store.log import ANY_TIME, TopicSpec
+from store.recovery.times import TIMES, goes_by_time
 from store.streams.topology import Topology
 
 _log = logging.getLogger(__name__)
 
-_POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.timestamp.type"
+_POLICY, _LAG = "cleanup.policy", "min.compaction.lag.ms"
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -127,14 +128,14 @@ def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
             f"kept less. If it has lost nothing yet: kafka-configs.sh --alter --entity-type topics --entity-name "
             f"{spec.name} --add-config {setting}=[{value}]; else start over with a new one"
         )
-    if spec.config.get(_TIMES) == "LogAppendTime" != found.get(_TIMES, "CreateTime"):
+    if spec.config.get(TIMES) == "LogAppendTime" != found.get(TIMES, "CreateTime") and goes_by_time(found):
         _log.warning(
             "the topic %s has the times of its records, by which the broker removes what is written now and is of long "
             "ago. It is to have those of the broker: kafka-configs.sh --alter --entity-type topics --entity-name %s "
             "--add-config %s=LogAppendTime",
             spec.name,
             spec.name,
-            _TIMES,
+            TIMES,
         )
 
 
@@ -159,5 +160,5 @@ def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
     if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
         return _LAG
     # The other way round, as in topics of before, nothing is changed: see `check_kept`.
-    changed = wanted.get(_TIMES) == "CreateTime" != found.get(_TIMES, "CreateTime")
-    return _TIMES if changed else None
+    changed = wanted.get(TIMES) == "CreateTime" != found.get(TIMES, "CreateTime")
+    return TIMES if changed else None

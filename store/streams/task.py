@@ -139,7 +139,7 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
-from store.recovery.times import expires, goes_by_time
+from store.recovery.times import expires, needs_own_time
 from store.state.metadata import NO_TOPIC
 from store.state.metered import MeteredStore
 from store.state.protocol import LogChange, StateStore, StoreContext
@@ -724,12 +724,12 @@ class Task:
         """Held back are changes of which compaction leaves the last anyhow, and leaves it at any time."""
         topic = _changelog_config(supplier)
         compacted = "compact" in topic["cleanup.policy"] and not int(topic.get("min.compaction.lag.ms", 0))
-        by_time = goes_by_time(topic)
+        own_time = needs_own_time(topic)
         if not (compacted and self._config.exactly_once):
-            return context.change_logger(changelog, by_time=by_time)
+            return context.change_logger(changelog, own_time=own_time)
         most = self._most_uncommitted
         share = most // self.tasks_in_process if most >= 0 else _HELD_BYTES
-        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share), by_time=by_time)
+        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share), own_time=own_time)
 
     def _open_store(
         self,

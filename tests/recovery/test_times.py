@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.recovery.times import TIMESTAMP, beside, expires, goes_by_time, with_own_times
+from store.recovery.times import TIMESTAMP, beside, expires, goes_by_time, needs_own_time, with_own_times
 from store.types import Headers, Record
 
 
@@ -44,3 +44,18 @@ def test_what_goes_by_time_is_read_from_a_topics_settings(
     config: dict[str, str], *, removes: bool, by_time: bool
 ) -> None:
     assert (expires(config), goes_by_time(config)) == (removes, by_time)
+
+
+@pytest.mark.parametrize(
+    ("config", "needed"),
+    [
+        ({"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}, False),
+        ({"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}, True),
+        ({"cleanup.policy": "compact"}, True),
+        ({"cleanup.policy": "compact,delete", "message.timestamp.type": "CreateTime"}, True),
+    ],
+)
+def test_a_record_has_its_own_time_beside_it_where_the_broker_may_put_another_in_its_place(
+    config: dict[str, str], *, needed: bool
+) -> None:
+    assert needs_own_time(config) == needed

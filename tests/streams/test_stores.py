@@ -6,6 +6,7 @@ import pickle
 import tracemalloc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from store.errors import (
 from store.metrics import Metrics
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
-from store.recovery.times import with_own_times
+from store.recovery.times import TIMES, with_own_times
 from store.serdes import BytesSerde, JsonSerde, StrSerde
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
@@ -40,7 +41,9 @@ from store.streams.task import Task, apply
 from store.streams.topology import Processing, Topology, bind
 from store.streams.worker import Worker
 from store.suppliers import (
+    KeyValueSupplier,
     StoreBuilder,
+    StoreSupplier,
     custom_store,
     in_memory_key_value_store,
     key_value_store_builder,
@@ -48,6 +51,7 @@ from store.suppliers import (
     persistent_session_store,
     persistent_versioned_key_value_store,
     persistent_window_store,
+    versioned_key_value_store_builder,
     window_store_builder,
 )
 from store.transaction import Mechanism
@@ -596,6 +600,63 @@ def test_a_window_is_logged_with_the_brokers_time_and_has_its_own_beside_it(
     (change,) = cluster.changes()
     assert change.timestamp == cluster.broker.now
     assert with_own_times([change])[0].timestamp == 5
+
+
+@dataclass(frozen=True)
+class _LeftToTheBroker(KeyValueSupplier):
+    """A store of a user's own that does not say whose times its changelog has."""
+
+    def changelog_config(self) -> dict[str, str]:
+        return {"cleanup.policy": "compact"}
+
+
+OTHERWISE_TIMED: dict[str, StoreSupplier[Any]] = {
+    "compacted windows": window_store_builder(
+        persistent_window_store(STORE, 60_000, 1_000), BytesSerde(), BytesSerde()
+    ).with_logging_enabled({"cleanup.policy": "compact"}),
+    "versions without a lag": versioned_key_value_store_builder(
+        persistent_versioned_key_value_store(STORE, 60_000), BytesSerde(), BytesSerde()
+    ).with_logging_enabled({"min.compaction.lag.ms": "0"}),
+    "a table with the times of the broker": key_value_store_builder(
+        persistent_key_value_store(STORE), BytesSerde(), BytesSerde()
+    ).with_logging_enabled({TIMES: "LogAppendTime"}),
+    "left to the broker": _LeftToTheBroker(STORE),
+}
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+@pytest.mark.parametrize("supplier", OTHERWISE_TIMED.values(), ids=OTHERWISE_TIMED)
+def test_what_is_logged_keeps_its_own_time_whoever_says_whose_times_the_changelog_has(
+    supplier: StoreSupplier[Any], guarantee: Guarantee
+) -> None:
+    plain = isinstance(getattr(supplier, "supplier", supplier), KeyValueSupplier)
+
+    def put(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1", *(() if plain else (record.timestamp,)))
+
+    cluster = Cluster(pipeline(put, supplier))
+    if isinstance(supplier, _LeftToTheBroker):
+        cluster.broker.delete_topic(CHANGELOG.topic)
+        cluster.broker.create_topic(
+            CHANGELOG.topic, 1, {**supplier.changelog_config(), TIMES: "LogAppendTime"}
+        )
+    cluster.clock.sleep(10 * DAY_MS / 1000)
+    cluster.broker.append(SOURCE.topic, b"a", b"", partition=0, timestamp=5)
+    with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as task:
+        cluster.run(task)
+    (change,) = with_own_times(cluster.changes())
+    assert change.timestamp == 5
+
+
+@pytest.mark.parametrize(
+    ("supplier", "times"),
+    [*zip(OTHERWISE_TIMED.values(), ["CreateTime", "CreateTime", "LogAppendTime", None], strict=True)],
+    ids=OTHERWISE_TIMED,
+)
+def test_a_changelog_has_the_brokers_times_only_where_the_broker_removes_by_them_or_it_was_asked_for(
+    supplier: StoreSupplier[Any], times: str | None
+) -> None:
+    assert supplier.changelog_config().get(TIMES) == times
 
 
 def test_a_store_without_logging_has_no_changelog_and_keeps_what_it_committed() -> None:

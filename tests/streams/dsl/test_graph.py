@@ -600,6 +600,18 @@ def test_a_topic_that_has_times_of_records_is_taken_with_a_warning_where_those_o
     assert "--entity-name app-w-changelog --add-config message.timestamp.type=LogAppendTime" in said
 
 
+@pytest.mark.parametrize("found", [{}, {"min.compaction.lag.ms": "0"}], ids=str)
+def test_a_topic_that_has_times_of_records_is_taken_without_a_word_where_the_broker_does_not_go_by_them(
+    found: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    check_kept(
+        TopicSpec("app-t-changelog", 1, wanted),
+        {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **found},
+    )
+    assert caplog.messages == []
+
+
 def test_a_topic_of_which_no_times_are_said_has_those_that_the_broker_gives_it_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
