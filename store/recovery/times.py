@@ -7,6 +7,10 @@ and its marker, whose time is that of the wall clock, and at least once, where t
 changelogs that go by time are made with LogAppendTime: a broker puts its time in the place of a record's, and the
 record has its own beside it. So it has in every changelog that is not said to have CreateTime, whoever says otherwise.
 
+Not seen: a record of the broker's time with nothing beside it, which a process of before the header has written to a
+topic that was altered while it ran. It is restored with that time: a `Record` does not say whose its time is. So who is
+advised to alter a topic is told to wait for the last such process.
+
 Must survive: topics that have the times of records, of before or because somebody wants it, and records with nothing
 beside them; and headers of others.
 """

@@ -131,8 +131,9 @@ def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
     if spec.config.get(TIMES) == "LogAppendTime" != found.get(TIMES, "CreateTime") and goes_by_time(found):
         _log.warning(
             "the topic %s has the times of its records, by which the broker removes what is written now and is of long "
-            "ago. It is to have those of the broker: kafka-configs.sh --alter --entity-type topics --entity-name %s "
-            "--add-config %s=LogAppendTime",
+            "ago. It is to have those of the broker, but only once no process of an earlier version runs any more: "
+            "what that writes to it then is restored with the time of its writing. The command is kafka-configs.sh "
+            "--alter --entity-type topics --entity-name %s --add-config %s=LogAppendTime",
             spec.name,
             spec.name,
             TIMES,

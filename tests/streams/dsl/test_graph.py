@@ -600,6 +600,14 @@ def test_a_topic_that_has_times_of_records_is_taken_with_a_warning_where_those_o
     assert "--entity-name app-w-changelog --add-config message.timestamp.type=LogAppendTime" in said
 
 
+def test_a_topic_is_to_be_given_the_brokers_times_only_when_nobody_writes_it_without_its_own_beside_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_kept(TopicSpec("app-w-changelog", 1, KEPT | {"message.timestamp.type": "LogAppendTime"}), KEPT)
+    (said,) = caplog.messages
+    assert "only once no process of an earlier version runs any more" in said
+
+
 @pytest.mark.parametrize("found", [{}, {"min.compaction.lag.ms": "0"}], ids=str)
 def test_a_topic_that_has_times_of_records_is_taken_without_a_word_where_the_broker_does_not_go_by_them(
     found: dict[str, str], caplog: pytest.LogCaptureFixture
