@@ -51,14 +51,18 @@ _ALL_BYTES: Final = bytes(range(256))
 _SINGLE: Final = tuple(_ALL_BYTES[byte : byte + 1] for byte in _ALL_BYTES)
 
 
-def is_shared(value: bytes) -> bool:
-    """Whether the object is one that CPython has once: the empty one, and most of those with a single byte."""
-    return not value or (len(value) == 1 and value is _SINGLE[value[0]])
+def shared(value: bytes) -> bytes:
+    """A key or value to keep: of a single byte, the object that CPython has once.
+
+    Some of these are objects of their own: what `int.to_bytes` makes, and a literal of a module that was read from a
+    compiled file, though not of one that was compiled just now. What counted those would differ from run to run.
+    """
+    return _SINGLE[value[0]] if len(value) == 1 else value
 
 
 def object_bytes(value: bytes | None) -> int:
-    """The memory that a key or value takes, in bytes: nothing for None and for an object that is shared."""
-    return 0 if value is None or is_shared(value) else OBJECT_BYTES + len(value)
+    """The memory that a key or value takes, in bytes: nothing for None and for what is `shared`."""
+    return 0 if value is None or len(value) < 2 else OBJECT_BYTES + len(value)
 
 
 def counter_bytes(number: int) -> int:

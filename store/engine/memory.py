@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
 
-from store.engine.footprint import counter_bytes, dict_bytes, object_bytes, sorted_list_bytes
+from store.engine.footprint import counter_bytes, dict_bytes, object_bytes, shared, sorted_list_bytes
 from store.engine.merge import merge
 from store.engine.protocol import NO_DATA, Family, KeyRange, Overlay, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
@@ -350,7 +350,7 @@ class MemoryScratch:
             self._object_bytes += object_bytes(value) - object_bytes(rows.get(key))
             if key not in rows:
                 self._object_bytes += object_bytes(key)
-            rows[key] = value
+            rows[shared(key)] = shared(value)
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
         with self._lock:

@@ -18,7 +18,7 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
-from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorted_list_bytes
+from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, shared, sorted_list_bytes
 from store.engine.merge import growth
 from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Write
 from store.transaction.protocol import Written
@@ -65,11 +65,13 @@ class _Batch:
             if value is None or replaced is None or not 1 < len(value) == len(replaced):
                 self.deletions += (value is None) - (replaced is None)
                 self._written.num_bytes += object_bytes(value) - object_bytes(replaced)
+                value = None if value is None else shared(value)
         elif value is not None and len(value) > 1 and len(key) > 1:
             self._written.num_bytes += _TWO_OBJECTS + len(key) + len(value)
         else:
             self.deletions += value is None
             self._written.num_bytes += object_bytes(key) + object_bytes(value)
+            key, value = shared(key), None if value is None else shared(value)
         entries[key] = value
 
     def num_bytes(self) -> int:

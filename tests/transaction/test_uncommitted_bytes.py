@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import tempfile
 import tracemalloc
@@ -232,6 +234,46 @@ def test_a_key_counts_once_with_its_last_value() -> None:
         for value in values:
             transaction.put(b"key", value)
     assert often.approximate_num_uncommitted_bytes() == once.approximate_num_uncommitted_bytes()
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_single_byte_counts_alike_as_an_object_of_its_own_and_as_the_one_that_cpython_has(
+    mechanism: Mechanism,
+) -> None:
+    """Literals are the one where a module was compiled just now, and their own where a compiled file was read."""
+    own, common = (97).to_bytes(1, "big"), bytes([97])
+    assert own is not common
+    counted = []
+    for byte in (own, common):
+        transaction = open_transaction(MemoryEngine(), mechanism)
+        transaction.put(byte, b"value")
+        transaction.put(b"key", b"value")
+        transaction.put(b"key", byte)
+        counted.append(transaction.approximate_num_uncommitted_bytes())
+    assert counted[0] == counted[1]
+
+
+def test_what_is_uncommitted_in_memory_counts_alike_from_source_and_from_compiled_files(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "from store.engine.memory import MemoryEngine\n"
+        "from store.transaction import Mechanism, open_transaction\n"
+        "for mechanism in Mechanism:\n"
+        "    transaction = open_transaction(MemoryEngine(), mechanism)\n"
+        "    transaction.put(b'key', None)\n"
+        "    print(transaction.approximate_num_uncommitted_bytes())\n"
+    )
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    from_source, compiled = (
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment, check=True, capture_output=True
+        ).stdout
+        for _ in range(2)
+    )
+    assert any(tmp_path.rglob("*.pyc"))
+    assert from_source == compiled
 
 
 @settings(max_examples=20, deadline=None)
