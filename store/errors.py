@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from store.types import Content
+from store.types import Content, TopicPartition
 
 
 class CrashproofError(Exception):
@@ -142,8 +142,20 @@ class UnreachableError(LogError):
     """No broker answered at the given address within the time allowed."""
 
 
+class LogTruncatedError(FatalLogError):
+    """A partition is not the one that was read up to a position: its leader has not got all that was before it."""
+
+    def __init__(self, message: str, place: TopicPartition, position: int, parts_at: int | None) -> None:
+        """`parts_at`: where the two part, if that is known."""
+        super().__init__(message)
+        self.place = place
+        self.position = position
+        self.parts_at = parts_at
+
+
 class InputChangedError(LogError):
-    """An input is not what it was: made anew, with other partitions, or without records that were not processed yet.
+    """An input is not what it was: made anew, with other partitions, without records that were not processed yet, or
+    without some that were, at whose offsets are others.
 
     It stays so until somebody does something about it.
     """

@@ -8,6 +8,7 @@ from harness.mutants.mutant import OWN, Mutant
 _LOCAL = ("local",)
 _CONTAINERS = ("containers",)
 _ERRORS = "store.log.kafka.errors"
+_LINEAGE = "store.log.kafka.lineage"
 _PRODUCER = "store.log.kafka.producer"
 _READER = "store.log.kafka.reader"
 
@@ -64,9 +65,9 @@ MUTANTS = (
         "The adapter commits each position one further than it was given.",
         (
             Edit(
-                f"{_PRODUCER}:_positions",
-                "ClientPartition(tp.topic, tp.partition, offset, metadata)",
-                "ClientPartition(tp.topic, tp.partition, offset + 1, metadata)",
+                f"{_LINEAGE}:as_committed",
+                "_beside(place, position, metadata, lineages)",
+                "_beside(place, position + 1, metadata, lineages)",
             ),
         ),
         worlds=_LOCAL,

@@ -202,6 +202,14 @@ class GroupReader(Reader, Protocol):
         for.
         """
 
+    def lineage(self, tp: TopicPartition, offset: int) -> str:
+        """What tells the log up to there from one with other records at those offsets; "" where that is not known."""
+
+    def expect(self, tp: TopicPartition, offset: int, lineage: str) -> None:
+        """What `lineage` was said of that position when it was noted. Where it is read on from, `LogTruncatedError`
+        where the log is another by now. Of what `committed` answers, and the positions of a group that were committed
+        through this log, that is known."""
+
 
 class StreamingReader(GroupReader, Protocol):
     """A reader that also hands over what has come of many partitions, without asking each of them."""

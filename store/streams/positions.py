@@ -9,6 +9,8 @@ position; one that the group has counts, so that setting it back is still the wa
 Who deletes an input takes the group's positions in it away, and this one is left. It is of the topic that was there, so
 each says which that was, and is no position in another one of its name. Of what versions have written that did not say
 so, it is taken for one; from the next commit on it is said. It is in a header: those versions read the value alone.
+In another header is by which leaders the input was written up to there, where that is known: where a leader has lost
+some of that, other records are there (`store.log.GroupReader.lineage`).
 
 A topic is named by the ordinal of its sub-topology. One that has another ordinal by now, and that the group has
 forgotten as well, has its position in the topic of the former one, where a version before that may have left one too.
@@ -39,12 +41,15 @@ _BATCH = 10_000
 _SETTLE_S = 60.0
 _SETTLE_TRIES = 1_200
 _TOPIC_ID = "topic-id"
+_LINEAGE = "lineage"
 
 
 class Position(NamedTuple):
     offset: int
     topic_id: str | None
     """Of the topic that it is a position in, see `store.log.Admin.topic_ids`; None: that is not known."""
+    lineage: str = ""
+    """Of the log up to there, see `store.log.GroupReader.lineage`."""
 
 
 def topic(application_id: str, ordinal: int) -> str:
@@ -62,9 +67,10 @@ def encode(tp: TopicPartition, position: int) -> tuple[bytes, bytes]:
     return tp.topic.encode(), b"%d" % position
 
 
-def headers(topic_id: str | None) -> Headers:
-    """Those of that record, which say what topic `tp` is."""
-    return () if topic_id is None else ((_TOPIC_ID, topic_id.encode()),)
+def headers(topic_id: str | None, lineage: str = "") -> Headers:
+    """Those of that record, which say what topic `tp` is, and what its log."""
+    said = ((_TOPIC_ID, topic_id or ""), (_LINEAGE, lineage))
+    return tuple((name, of.encode()) for name, of in said if of)
 
 
 def check_settled(reader: Reader, at: TopicPartition) -> None:
@@ -92,9 +98,9 @@ def read(reader: Reader, at: TopicPartition) -> dict[str, Position]:
     found: dict[str, Position] = {}
     for record in records(reader, at):
         try:
-            topic_id = dict(record.headers).get(_TOPIC_ID)
+            said = {name: (of or b"").decode() for name, of in record.headers}
             found[(record.key or b"").decode()] = Position(
-                int(record.value or b""), None if topic_id is None else topic_id.decode()
+                int(record.value or b""), said.get(_TOPIC_ID), said.get(_LINEAGE, "")
             )
         except ValueError as error:
             raise LogError(

@@ -111,6 +111,7 @@ from store.errors import (
     HangingTransactionError,
     InputChangedError,
     LogError,
+    LogTruncatedError,
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
@@ -277,7 +278,7 @@ class Task:
         """None under at least once, which has the other one."""
         self._plain_producer: PlainProducer | None = None
         self._after_failure = _State.MUST_CLOSE
-        self._reader: Reader | None = None
+        self._reader: GroupReader | None = None
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
         self.topic_ids: Mapping[str, str] = {}
@@ -842,7 +843,7 @@ class Task:
             for tp in self.inputs
         }
 
-    def _known_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
+    def _known_positions(self, reader: GroupReader) -> dict[TopicPartition, int | None]:
         """The group's, and those of the topic of positions where the group has none.
 
         Raises `InputChangedError` for one in another topic of the name of an input."""
@@ -876,10 +877,12 @@ class Task:
         }
         self._check_inputs(
             tp.topic
-            for tp, (_, topic_id) in gone_on_from.items()
+            for tp, (_, topic_id, _) in gone_on_from.items()
             if topic_id is not None and self.topic_ids.get(tp.topic, topic_id) != topic_id
         )
         self._kept = frozenset(gone_on_from)
+        for tp, position in gone_on_from.items():
+            reader.expect(tp, position.offset, position.lineage)
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
 
     def _check_who_moved(self, committed: Mapping[TopicPartition, int | None], reader: GroupReader) -> None:
@@ -948,7 +951,7 @@ class Task:
             at = TopicPartition(topic, partition)
             found = self._retry(lambda at=at: positions.read(reader, at))  # type: ignore[misc]
             for tp in unknown:
-                offset, topic_id = found.get(tp.topic, (-1, None))
+                offset, topic_id, _ = found.get(tp.topic, positions.Position(-1, None))
                 if topic_id not in (None, self.topic_ids.get(tp.topic, topic_id)):
                     continue
                 if offset > (kept[tp.topic].offset if tp.topic in kept else -1):
@@ -1535,6 +1538,8 @@ class Task:
         was deleted before it was processed it says how to go on."""
         if moved := self._moved_elsewhere():
             return FencedError(f"{error}. {moved}")
+        if isinstance(error, LogTruncatedError):
+            return self._truncated(error)
         reader = self._require_reader()
         for tp in self._begun_at_earliest:
             if self._positions[tp] == self._committed[tp] < self._earliest(reader, tp):
@@ -1551,6 +1556,31 @@ class Task:
         return LogError(
             f"{error}. What lay between in {', '.join(map(str, cut))} is gone, and task {self.task_id} has not "
             f"processed it. To go on without it, stop the application and set the positions of its group: {resets}"
+        )
+
+    def _truncated(self, error: LogTruncatedError) -> LogError:
+        """What it means that an input is not the log that this task has read."""
+        tp, position, parts_at = error.place, error.position, error.parts_at
+        if tp not in self.inputs:
+            return error
+        group = self.topology.application_id
+        parts = "before that" if parts_at is None else f"at {parts_at}"
+        counted = (
+            "What the stores and their changelogs have counted of those stays counted: to go on with it, move the "
+            f"state directories away as well, so that the stores come from the changelogs{_TIMES_GO}. To count "
+            "what is there alone, delete the changelogs too, and reset to where that begins"
+            if self.topology.changelogs
+            else "What was written of those stays"
+        )
+        return InputChangedError(
+            f"task {self.task_id} has processed {tp} up to {position}, and the log that is there now parts from that "
+            f"one {parts}: its leader was elected without the records that were there "
+            "(unclean.leader.election.enable, or a disk that has lost its last writes). The broker has lost those, and "
+            f"others, which were not processed, are at their offsets. {counted}. Nothing was skipped, and nothing of "
+            f"what is there now was processed. To process that, stop all processes of {group} and have its group say "
+            f"so: kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{tp.partition} --reset-offsets "
+            f"--to-offset {'N' if parts_at is None else parts_at} --execute; or, to pass it over, --to-offset "
+            f"{position}. {error}"
         )
 
     def _moved_elsewhere(self) -> str | None:
@@ -1656,7 +1686,8 @@ class Task:
         if self._positions_at is not None:
             topic, partition = self._positions_at
             for tp, position in self._positions.items():
-                said = positions.headers(self.topic_ids.get(tp.topic))
+                lineage = self._require_reader().lineage(tp, position)
+                said = positions.headers(self.topic_ids.get(tp.topic), lineage)
                 producer.produce(topic, *positions.encode(tp, position), partition=partition, headers=said)
 
     def _flush_caches(self) -> None:
@@ -1816,7 +1847,7 @@ class Task:
             raise ProtocolError(f"task {self.task_id} is not open")
         return self._offsets
 
-    def _require_reader(self) -> Reader:
+    def _require_reader(self) -> GroupReader:
         if self._reader is None:
             raise ProtocolError(f"task {self.task_id} is not open")
         return self._reader

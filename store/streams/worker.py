@@ -42,6 +42,7 @@ from store.errors import (
     FirstError,
     InputChangedError,
     LogError,
+    LogTruncatedError,
     OutcomeUnknownError,
     RecordFailedError,
     RestoreBrokenOffError,
@@ -820,7 +821,7 @@ class Worker:
             try:
                 read = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
             except LogError as error:
-                if type(error) is not LogError:
+                if type(error) not in (LogError, LogTruncatedError):
                     raise
                 raise task.why_unreadable(error) from error
             records, next_offset, more = read

@@ -28,6 +28,7 @@ from store.log.kafka import client as clients
 from store.log.kafka import producer as producers
 from store.log.kafka.client import Client
 from store.log.kafka.errors import translate
+from store.log.kafka.lineage import Lineages
 from store.log.kafka.producer import BatchBytes
 from store.log.protocol import Assignor, GroupClient, GroupMember
 from store.types import IsolationLevel, TopicPartition
@@ -184,7 +185,7 @@ def raised(code: int, **flags: bool) -> KafkaException:
 
 def producer_over(native: Mock, timeout: float = 30.0) -> KafkaProducer:
     client = Client("nobody:1", timeout, {})
-    return KafkaProducer(client, native, "id", NEVER_MS, Mock(), BatchBytes(1_000_000))
+    return KafkaProducer(client, native, "id", NEVER_MS, Mock(), BatchBytes(1_000_000), Lineages())
 
 
 def test_a_commit_that_was_sent_and_then_fails_for_good_has_an_unknown_outcome() -> None:
@@ -279,13 +280,13 @@ POSITIONS = {TopicPartition("in", 0): 3, TopicPartition("in", 1): 5}
 def commit_positions(of: str, consumer: Mock) -> None:
     client = Client("nobody:1", 30.0, {})
     if of == "a member":
-        KafkaMember(client, lambda: consumer, "group", ["in"], Mock(), "range").commit_offsets(
+        KafkaMember(client, lambda: consumer, "group", ["in"], Mock(), "range", Lineages()).commit_offsets(
             POSITIONS, "beside"
         )
     else:
-        KafkaPlainProducer(client, Mock(), lambda _: consumer, BatchBytes(1_000_000)).commit_offsets(
-            "group", POSITIONS, "beside"
-        )
+        KafkaPlainProducer(
+            client, Mock(), lambda _: consumer, BatchBytes(1_000_000), Lineages()
+        ).commit_offsets("group", POSITIONS, "beside")
 
 
 @pytest.mark.parametrize("of", ["a plain producer", "a member"])
@@ -319,7 +320,9 @@ def test_a_generation_that_is_over_is_waited_out_by_members_that_stay_ones_in_a_
 ) -> None:
     consumer = Mock()
     consumer.commit.side_effect = [raised(KafkaError.ILLEGAL_GENERATION), None]
-    member = KafkaMember(Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), assignor)
+    member = KafkaMember(
+        Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), assignor, Lineages()
+    )
     if repeated:
         member.commit_offsets(POSITIONS)
     else:
@@ -348,7 +351,9 @@ def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
     told = Mock()
     told.error.return_value = KafkaError(code)
     consumer.poll.side_effect = [told, None, None]
-    member = KafkaMember(Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), "range")
+    member = KafkaMember(
+        Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), "range", Lineages()
+    )
     if expected is None:
         member.poll(0)
     else:
@@ -360,7 +365,7 @@ def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
 def test_a_coordinator_that_is_slow_is_asked_again_where_no_transaction_can_be_the_reason(
     stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = KafkaReader(Client("nobody:1", 30.0, {}), {})
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages())
     asker = Mock()
     noted = SimpleNamespace(error=None, offset=3, metadata="noted")
     asker.committed.side_effect = [raised(KafkaError._TIMED_OUT), [noted]]
@@ -374,7 +379,7 @@ def test_a_coordinator_that_is_slow_is_asked_again_where_no_transaction_can_be_t
 
 def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> KafkaReader:
     """Of a log that begins at 2."""
-    reader = KafkaReader(Client("nobody:1", 30.0, {}), {})
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages())
     ends = {IsolationLevel.READ_COMMITTED: stable, IsolationLevel.READ_UNCOMMITTED: end}
 
     def consumer(_: str, isolation: IsolationLevel) -> Mock:

@@ -20,6 +20,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import ConfigError, FatalLogError, FencedError, LogError, ProtocolError, RetriableError
 from store.log import Assignor, Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
 from store.types import TopicPartition
 from tests.waiting import until
@@ -339,6 +340,7 @@ def refused_in_nobodys_name(
         ["in"],
         Owner(),
         assignor,
+        Lineages(),
         instance_id="one",
         member_ids=member_ids,
     )

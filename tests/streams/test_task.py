@@ -195,6 +195,8 @@ class StuckReader:
         self.read = inner.read
         self.committed = inner.committed
         self.committed_metadata = inner.committed_metadata
+        self.lineage = inner.lineage
+        self.expect = inner.expect
         self.close = inner.close
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:

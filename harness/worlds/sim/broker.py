@@ -1175,6 +1175,11 @@ class SimReader:
             return ""
         return group.metadata.get(group.committed[tp][0], "")
 
+    def lineage(self, tp: TopicPartition, offset: int) -> str:  # noqa: ARG002 - no leader lacks what was there
+        return ""
+
+    def expect(self, tp: TopicPartition, offset: int, lineage: str) -> None: ...
+
     def close(self) -> None:
         self._closed = True
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
 from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, build
+from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
 from store.log.kafka.producer import BATCH_BYTES, BatchBytes, KafkaPlainProducer, KafkaProducer
 from store.log.kafka.reader import KafkaReader
@@ -49,6 +50,7 @@ class KafkaLog:
         if not batch.isdecimal() or int(batch) < 1:
             raise ConfigError("batch.size", batch, "a number of bytes above 0")
         self._batches = BatchBytes(int(batch))
+        self._lineages = Lineages()
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> KafkaProducer:
         client = Client(self.bootstrap, self.timeout, self._config)
@@ -60,7 +62,13 @@ class KafkaLog:
         often: Config = {"connections.max.idle.ms": client.idle_ms()}
         made = build(ClientProducer, client.config(PRODUCER, TRANSACTIONAL, often, self._config, own))
         return KafkaProducer(
-            client, made, transactional_id, transaction_timeout_ms, self._group_metadata, self._batches
+            client,
+            made,
+            transactional_id,
+            transaction_timeout_ms,
+            self._group_metadata,
+            self._batches,
+            self._lineages,
         )
 
     def plain_producer(self) -> KafkaPlainProducer:
@@ -71,11 +79,11 @@ class KafkaLog:
 
         own: Config = {"batch.size": self._batches.most}
         made = build(ClientProducer, client.config(PRODUCER, self._config, own))
-        return KafkaPlainProducer(client, made, committer, self._batches)
+        return KafkaPlainProducer(client, made, committer, self._batches, self._lineages)
 
     def reader(self, wait_s: float | None = None) -> KafkaReader:
         timeout = self.timeout if wait_s is None else min(wait_s, self.timeout)
-        return KafkaReader(Client(self.bootstrap, timeout, self._config), self._config)
+        return KafkaReader(Client(self.bootstrap, timeout, self._config), self._config, self._lineages)
 
     def member(
         self,
@@ -112,6 +120,7 @@ class KafkaLog:
             topics,
             rebalance,
             assignor,
+            self._lineages,
             instance_id=instance_id,
             member_ids=member_ids,
         )

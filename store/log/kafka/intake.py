@@ -10,7 +10,8 @@ has seen them once. Each message or record counts as long as it lives, and has i
 often, so there are few of either at any time.
 
 Must survive: messages of a place that was left, which may still be in the client's queue, and errors of one partition
-that come while another is read. Those are kept for who reads it.
+that come while another is read. Those are kept for who reads it. And a leader without all records that were read: what
+comes is kept only where it is of the leader that wrote those, or its leader was asked (see `store.log.kafka.lineage`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
 
 from store.log.kafka.client import number
+from store.log.kafka.errors import cause_of
+from store.log.kafka.lineage import Before, Lineages, Trail, is_truncation, truncation
 from store.log.size import MAX_FETCH_BYTES, Row, fitting, size_of
 from store.types import UNREADABLE, Headers, Record, TopicPartition
 
@@ -46,6 +49,16 @@ _BATCH = 1_000
 """Messages that are taken out of the client at once."""
 
 _NEW_TUPLE: Callable[..., Record] = tuple.__new__
+
+_NOT_BEGUN = frozenset(
+    {
+        KafkaError._STATE,
+        KafkaError._PREV_IN_PROGRESS,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""What the client says of a place in a partition that it was given and has not begun with."""
 
 _offset: Callable[[Row], int] = itemgetter(Record._fields.index("offset"))
 
@@ -78,22 +91,30 @@ class Inflow:
     """One partition as it comes in, from the offset on at which it is read."""
 
     __slots__ = (
+        "asks",
         "assigned",
         "at_end",
+        "begins_again",
         "bytes",
+        "confirmed",
+        "doubted",
         "error",
         "fetched",
+        "gap",
         "given",
         "kept",
         "last",
         "last_read",
+        "parted",
         "place",
         "served",
         "since",
+        "trail",
+        "unasked",
         "waiting",
     )
 
-    def __init__(self, place: TopicPartition, offset: int) -> None:
+    def __init__(self, place: TopicPartition, offset: int, before: Before | None = None) -> None:
         self.place = place
         self.kept: deque[tuple[Row, ...]] = deque()
         """What was fetched and not read, without errors, in order."""
@@ -117,6 +138,21 @@ class Inflow:
         """What the consumer has met behind what is kept."""
         self.assigned = False
         self.last_read = time.monotonic()
+        self.trail = Trail(offset, before)
+        self.gap = range(0)
+        """Offsets without records through which the consumer comes to where it goes on, until it has."""
+        self.asks = False
+        """Whether the leader is to be asked as the consumer is told where to go on."""
+        self.confirmed = False
+        """Whether it was, and nothing has come since."""
+        self.doubted = False
+        """Whether a leader has said so, and was not asked again."""
+        self.begins_again = False
+        """Whether the consumer is to be told anew where to go on."""
+        self.unasked = False
+        """Whether its leader has yet to be asked, so that what comes until then does not count."""
+        self.parted = False
+        """Whether the log is not the one that was read before, so that nothing more of it counts."""
 
     def goes_on_at(self, offset: int) -> bool:
         """Whether what comes next is what follows `offset`; a part of the last read may be taken back for that."""
@@ -162,25 +198,68 @@ class Inflow:
             self.served = self.fetched
         return Records(taken)
 
+    def start(self) -> ClientPartition:
+        """Where the consumer is to go on, and what its leader is to be asked for, if it is."""
+        before = self.trail.before(self.fetched) if self.asks else None
+        self.confirmed, self.asks = before is not None, False
+        if before is None:
+            self.gap = range(0)
+            return ClientPartition(*self.place, self.fetched)
+        self.gap = range(before.behind, self.fetched)
+        return ClientPartition(*self.place, before.behind, "", before.epoch)
+
     def add(self, messages: Sequence[Message]) -> None:
         """Keep what came in, without what lies before the place where the consumer was told to go on."""
+        if self.parted or self.unasked or self.begins_again:
+            return
         if number(messages[0].offset()) < self.fetched:
+            for message in messages:
+                if number(message.offset()) in self.gap:
+                    self.parted = True
+                    self.error = truncation(self.place, self.fetched, number(message.offset()))
+                    return
             messages = [message for message in messages if number(message.offset()) >= self.fetched]
             if not messages:
                 return
+        if not self.confirmed and self.trail.is_not_of(messages[-1].leader_epoch()):
+            self.begins_again = self.asks = True
+            return
+        self.gap, self.doubted, self.confirmed = range(0), False, False
         rows = _rows(self.place, messages)
         self.kept.append(rows)
         self.bytes += size_of(rows)
         self.waiting += len(rows)
         self.fetched = _offset(rows[-1]) + 1
         self.at_end = False
+        if messages[0].leader_epoch() == messages[-1].leader_epoch():
+            self.trail.came(_offset(rows[0]), self.fetched, messages[0].leader_epoch())
+            return
+        for epoch, run in groupby(messages, Message.leader_epoch):
+            offsets = [number(message.offset()) for message in run]
+            self.trail.came(offsets[0], offsets[-1] + 1, epoch)
 
     def met(self, error: KafkaError, offset: int | None) -> None:
+        if self.unasked or self.begins_again:
+            return
         if error.code() == KafkaError._PARTITION_EOF:
+            if number(offset) >= self.fetched:
+                self.gap = range(0)
             self.fetched = max(self.fetched, number(offset))
+            self.trail.passed(self.fetched)
+            self.doubted = False
             self.at_end = True
             if not self.kept:
                 self.served = self.fetched
+        elif is_truncation(error):
+            # An answer may be that to a question which was asked of another place, before this one was gone on from.
+            if self.doubted or self.trail.before(self.fetched) is None:
+                self.parted = True
+                self.error = error
+            self.doubted = self.begins_again = self.asks = True
+        elif self.gap and error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # The place behind the last record is gone. What is known is not where this one began, which may be there.
+            self.trail = Trail(self.fetched)
+            self.begins_again = True
         else:
             self.error = error
 
@@ -188,11 +267,16 @@ class Inflow:
 class Intake:
     """One consumer and the partitions that it streams. Not thread-safe."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, lineages: Lineages | None = None) -> None:
+        """`lineages` are told of what it reads, and asked for where it begins. Those of readers of committed records
+        are theirs alone: to others what was aborted is there."""
         self.consumer = consumer
+        self._lineages = lineages or Lineages()
         self.inflows: dict[TopicPartition, Inflow] = {}
         self.topics: set[str] = set()
         """Those that the consumer was told of."""
+        self._unasked: dict[TopicPartition, ClientPartition] = {}
+        """Where those begin whose leaders are to be asked, and were not."""
         self._asked = self._swept = time.monotonic()
         """When it was asked for anything last, and when it was swept."""
 
@@ -208,18 +292,40 @@ class Intake:
         """Stream these from there on. What was kept of them is dropped."""
         self.let_go([place for place, _ in places])
         for place, offset in places:
-            self.inflows[place] = Inflow(place, offset)
+            inflow = Inflow(place, offset, self._lineages.before(place, offset))
+            self.inflows[place] = inflow
+            self._lineages.follow(place, inflow.trail)
         self.resume([self.inflows[place] for place, _ in places])
 
     def resume(self, inflows: Collection[Inflow]) -> None:
         """Have the consumer go on with those that were taken away from it."""
         waiting = [inflow for inflow in inflows if not inflow.assigned]
         if waiting:
-            self.consumer.incremental_assign(
-                [ClientPartition(*inflow.place, inflow.fetched) for inflow in waiting]
-            )
-            for inflow in waiting:
+            starts = [inflow.start() for inflow in waiting]
+            self.consumer.incremental_assign(starts)
+            for inflow, start in zip(waiting, starts, strict=True):
                 inflow.assigned = True
+                if start.leader_epoch is not None:
+                    inflow.unasked = True
+                    self._unasked[inflow.place] = start
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have those leaders asked that are to be.
+
+        A client that is given a partition asks only a leader that it has not heard of yet. It always asks where it is
+        told to go on in another place, which it can be once it has begun with the partition; until then it may be
+        letting go of what it had before.
+        """
+        for place, start in list(self._unasked.items()):
+            try:
+                self.consumer.seek(start)
+            except KafkaException as exception:
+                if cause_of(exception).code() not in _NOT_BEGUN:
+                    raise
+            else:
+                self.inflows[place].unasked = False
+                del self._unasked[place]
 
     def let_go(self, places: Collection[TopicPartition]) -> None:
         """Read no more of these, and drop what was kept of them."""
@@ -244,6 +350,7 @@ class Intake:
         that are not those of one partition.
         """
         try:
+            self._ask()
             taken = 0
             while taken < most:
                 size = min(most - taken, _BATCH)
@@ -275,6 +382,7 @@ class Intake:
         if set(map(type, errors)) == {NoneType}:
             if inflow is not None:
                 inflow.add(messages)
+                self._go_on(inflow)
             return inflow
         begin = 0
         for index, error in enumerate(errors):
@@ -287,9 +395,18 @@ class Intake:
             elif place.partition < 0:
                 raise KafkaException(error)
             begin = index + 1
-        if inflow is not None and begin < len(messages):
-            inflow.add(messages[begin:])
+        if inflow is not None:
+            if begin < len(messages):
+                inflow.add(messages[begin:])
+            self._go_on(inflow)
         return inflow
+
+    def _go_on(self, inflow: Inflow) -> None:
+        """Let others know what has come, and have it begin anew where it asks for that."""
+        self._lineages.follow(inflow.place, inflow.trail)
+        if inflow.begins_again:
+            inflow.begins_again = False
+            self._take_away([inflow])
 
     def _hold_back(self, inflows: Collection[Inflow]) -> None:
         if not inflows:
@@ -306,7 +423,8 @@ class Intake:
     def _take_away(self, inflows: Collection[Inflow]) -> None:
         going = [inflow for inflow in inflows if inflow.assigned]
         for inflow in going:
-            inflow.assigned = False
+            inflow.assigned = inflow.unasked = False
+            self._unasked.pop(inflow.place, None)
         if going:
             self.consumer.incremental_unassign([ClientPartition(*inflow.place) for inflow in going])
 

@@ -28,6 +28,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from store.errors import FencedError, ProtocolError, RetriableError
 from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import MISSING, cause_of, translate
+from store.log.kafka.lineage import Lineages, as_committed
 from store.log.protocol import Assignor, Rebalance
 from store.types import TopicPartition
 
@@ -72,6 +73,7 @@ class KafkaMember:
         topics: Sequence[str],
         rebalance: Rebalance,
         assignor: Assignor,
+        lineages: Lineages,
         *,
         instance_id: str | None = None,
         member_ids: Callable[[], Sequence[str]] = tuple,
@@ -89,6 +91,7 @@ class KafkaMember:
         self._group_id = group_id
         self._rebalance = rebalance
         self._assignor: Assignor = assignor
+        self._lineages = lineages
         self._has: set[TopicPartition] = set()
         self._fenced: str | None = None
         self._useless = False
@@ -133,9 +136,7 @@ class KafkaMember:
         self._live()
         if not offsets:
             return
-        positions = [
-            ClientPartition(tp.topic, tp.partition, offset, metadata) for tp, offset in offsets.items()
-        ]
+        positions = as_committed(offsets, metadata, self._lineages)
 
         def ping(seconds: float = self._client.ping_seconds) -> object:
             return self._live().list_topics(timeout=seconds)

@@ -14,7 +14,6 @@ from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as ClientProducer
-from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import (
     AbortRequiredError,
@@ -30,6 +29,7 @@ from store.errors import (
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
 from store.log.kafka.errors import FENCED, FOLLOWING, FORGOTTEN, REFUSED, cause_of, text_of, translate
+from store.log.kafka.lineage import Lineages, as_committed
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
 from store.types import Content, Headers, TopicPartition
@@ -223,10 +223,6 @@ def _why(producer: ClientProducer) -> KafkaError:
     raise AssertionError("a producer whose transaction has failed began another one")
 
 
-def _positions(offsets: Mapping[TopicPartition, int], metadata: str) -> list[ClientPartition]:
-    return [ClientPartition(tp.topic, tp.partition, offset, metadata) for tp, offset in offsets.items()]
-
-
 class _Sender:
     """What both kinds of producers do alike: queue records, and wait until they are delivered."""
 
@@ -384,8 +380,10 @@ class KafkaProducer(_Sender):
         transaction_timeout_ms: int,
         metadata: Callable[[str], object],
         batches: BatchBytes,
+        lineages: Lineages,
     ) -> None:
         super().__init__(client, producer, transactional_id, batches)
+        self._lineages = lineages
         self._timeout_ms = transaction_timeout_ms
         self._metadata = metadata
         self._open = False
@@ -435,7 +433,7 @@ class KafkaProducer(_Sender):
         *,
         membership: Membership | None = None,
     ) -> None:
-        positions = _positions(offsets, metadata)
+        positions = as_committed(offsets, metadata, self._lineages)
         if membership is None:
             group = self._metadata(group_id)
         else:
@@ -577,8 +575,10 @@ class KafkaPlainProducer(_Sender):
         producer: ClientProducer,
         committer: Callable[[str], Consumer],
         batches: BatchBytes,
+        lineages: Lineages,
     ) -> None:
         super().__init__(client, producer, "the plain producer", batches)
+        self._lineages = lineages
         self._make_committer = committer
         self._committers: dict[str, Consumer] = {}
 
@@ -601,7 +601,7 @@ class KafkaPlainProducer(_Sender):
         if group_id not in self._committers:
             self._committers[group_id] = self._make_committer(group_id)
         committer = self._committers[group_id]
-        positions = _positions(offsets, metadata)
+        positions = as_committed(offsets, metadata, self._lineages)
 
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.

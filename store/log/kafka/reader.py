@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from store.errors import LogError, ProtocolError, RetriableError
+from store.errors import CrashproofError, LogError, LogTruncatedError, ProtocolError, RetriableError
 from store.log.kafka.client import CONSUMER, LOGGER, Built, Client, Config, build, repeat, settle_missing
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.kafka.intake import Inflow, Intake
+from store.log.kafka.lineage import Lineages, is_truncation, parse, parts_at, take_apart
 from store.log.protocol import Fetch, Offsets
 from store.log.size import MAX_FETCH_BYTES
 from store.types import IsolationLevel, TopicPartition
@@ -31,9 +32,10 @@ class KafkaReader:
     """`store.log.protocol.StreamingReader`. Reads that follow one another in a partition stream, also when they take
     turns with those of others. Not thread-safe."""
 
-    def __init__(self, client: Client, config: Config) -> None:
+    def __init__(self, client: Client, config: Config, lineages: Lineages) -> None:
         self._client = client
         self._config = config
+        self._lineages = lineages
         self._intakes: dict[IsolationLevel, Intake] = {}
         # Questions about offsets have connections of their own: on that of an intake they wait behind a fetch.
         self._askers: dict[tuple[str, IsolationLevel], Consumer] = {}
@@ -108,7 +110,7 @@ class KafkaReader:
             # What was fetched is not returned, so the next read starts anew where the caller says.
             self._start_anew(intake, tp)
             if isinstance(error, KafkaException):
-                raise translate(cause_of(error), f"read of {tp} at {offset}") from error
+                raise self._meaning(cause_of(error), tp, offset) from error
             raise
 
     def poll(
@@ -156,11 +158,25 @@ class KafkaReader:
         }
 
     def committed(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> int | None:
-        offset = self._committed(group_id, tp, stable).offset
-        return offset if offset >= 0 else None
+        answer = self._committed(group_id, tp, stable)
+        offset = answer.offset
+        if offset < 0:
+            return None
+        _, before = take_apart(offset, answer.metadata or "", answer.leader_epoch)
+        self._lineages.note(tp, offset, before)
+        return offset
 
     def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
-        return self._committed(group_id, tp, stable).metadata or ""
+        answer = self._committed(group_id, tp, stable)
+        said, _ = take_apart(answer.offset, answer.metadata or "", None)
+        return said
+
+    def lineage(self, tp: TopicPartition, offset: int) -> str:
+        before = self._lineages.before(tp, offset)
+        return "" if before is None else str(before)
+
+    def expect(self, tp: TopicPartition, offset: int, lineage: str) -> None:
+        self._lineages.note(tp, offset, parse(lineage))
 
     def _committed(self, group_id: str, tp: TopicPartition, stable: bool = True) -> ClientPartition:
         # Under read_committed the client waits while a transaction holds an offset, and says it timed out.
@@ -244,8 +260,16 @@ class KafkaReader:
             self._start_anew(intake, tp)
             if not isinstance(raised, KafkaException):
                 raise
-            self._check_in_range(tp, inflow.served, self.offsets(tp, isolation), isolation)
-            raise translate(error, f"read of {tp} at {inflow.served}") from raised
+            if not is_truncation(error):
+                self._check_in_range(tp, inflow.served, self.offsets(tp, isolation), isolation)
+            raise self._meaning(error, tp, inflow.served) from raised
+
+    @staticmethod
+    def _meaning(error: KafkaError, tp: TopicPartition, offset: int) -> CrashproofError:
+        meaning = translate(error, f"read of {tp} at {offset}")
+        if is_truncation(error):
+            return LogTruncatedError(str(meaning), tp, offset, parts_at(error))
+        return meaning
 
     def _introduce(self, intake: Intake, topic: str) -> None:
         """Of a topic it does not know yet the client asks only once a second."""
@@ -282,7 +306,8 @@ class KafkaReader:
     def _intake(self, isolation: IsolationLevel) -> Intake:
         self._check_open()
         if isolation not in self._intakes:
-            self._intakes[isolation] = Intake(self._consumer(_READER_GROUP, isolation))
+            lineages = self._lineages if isolation is IsolationLevel.READ_COMMITTED else None
+            self._intakes[isolation] = Intake(self._consumer(_READER_GROUP, isolation), lineages)
         return self._intakes[isolation]
 
     def _asker(
