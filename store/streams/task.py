@@ -1605,9 +1605,9 @@ class Task:
         self._write_positions(producer)
         reach(Point.COMMIT_STARTED)
         ends = yield partial(self._retry, producer.flush)
-        self._check_changelogs(ends)
-        reach(Point.FLUSHED)
         firsts = producer.first_offsets()
+        self._check_changelogs({**ends, **firsts})
+        reach(Point.FLUSHED)
         group = self.topology.application_id
         send = partial(producer.send_offsets, group, self._positions, self._committed_by(ends))
         yield partial(self._retry, send)
@@ -1644,20 +1644,23 @@ class Task:
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
 
-    def _check_changelogs(self, ends: Mapping[TopicPartition, int]) -> None:
-        """A changelog only grows. One that was deleted and made anew while the task ran has its newest rows alone."""
+    def _check_changelogs(self, written: Mapping[TopicPartition, int]) -> None:
+        """A changelog only grows. One that was deleted and made anew while the task ran has its newest rows alone, and
+        one whose leader was elected without some takes others at their offsets. `written`: where what is committed next
+        begins, or where that is not known, ends."""
         for changelog, last in self._logged.items():
-            if changelog in ends and ends[changelog] <= last:
+            if changelog in written and written[changelog] <= last:
                 self._state = _State.MUST_CLOSE
                 raise self._changelog_made_anew(
-                    changelog, last, f"its newest record has offset {ends[changelog]}"
+                    changelog, last, f"what it wrote next has offset {written[changelog]}"
                 )
 
     def _changelog_made_anew(self, changelog: TopicPartition, last: int, now: str) -> ChangelogLostError:
         return ChangelogLostError(
             f"task {self.task_id} wrote to {changelog} up to offset {last}, and now {now}: the topic was deleted and "
-            "made anew. Nothing was committed. Bring it back as it was; or, to start over, move the state directory "
-            "away, delete the changelog topics and reset the group's offsets"
+            "made anew, or its leader was elected without its newest records. Nothing was committed. Bring it back as "
+            "it was; or, to start over, move the state directory away, delete the changelog topics and reset the "
+            "group's offsets"
         )
 
     def _check_changelog_is_there(self, changelog: TopicPartition, reader: Reader, error: LogError) -> None:

@@ -150,10 +150,10 @@ def test_a_store_is_kept_where_it_is_while_nothing_was_committed_to_a_changelog_
 
 @GUARANTEES
 def test_what_a_running_task_commits_does_not_make_another_changelog_its_own(guarantee: Guarantee) -> None:
-    """It has written so much at once that the end of the new one does not tell."""
+    """The new one has so much by then that where it ends does not tell."""
     cluster, config = counted(guarantee), StreamsConfig(processing_guarantee=guarantee)
     with cluster.task(config) as task:
-        make_anew(cluster, 0)
+        make_anew(cluster, 9)
         cluster.feed(*[b"a"] * 9)
         apply(task, cluster.records(3))
         task.commit()

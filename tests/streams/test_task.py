@@ -636,6 +636,19 @@ def test_a_changelog_that_is_made_anew_is_noticed_where_it_ends_as_the_former_on
     assert cluster.position() == 1
 
 
+def test_a_changelog_that_lost_its_records_is_noticed_by_a_commit_of_more_than_it_had() -> None:
+    cluster = Cluster(keys=[b"a"])
+    with cluster.task() as task:
+        cluster.run(task)
+        cluster.broker.delete_topic(CHANGELOG.topic)
+        SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+        cluster.feed(b"c", b"d", b"e")
+        apply(task, cluster.records(1))
+        with pytest.raises(ChangelogLostError, match="what it wrote next has offset 0"):
+            task.commit()
+    assert cluster.position() == 1
+
+
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
 def test_a_changelog_that_is_deleted_under_a_running_task_is_told_of_with_its_store(
     guarantee: Guarantee,
