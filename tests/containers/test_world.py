@@ -48,7 +48,11 @@ def happened(world: ContainerWorld, asked: Schedule) -> list[str]:
     return [event.fault for event in history.events if isinstance(event, Injected)]
 
 
-@pytest.mark.parametrize("name", OUTAGES)
+@pytest.mark.parametrize(
+    "name",
+    # One in four, and with -m long the others: all of them strike members, in test_members.py.
+    [pytest.param(name, marks=[pytest.mark.long] * (number % 4 > 0)) for number, name in enumerate(OUTAGES)],
+)
 def test_each_fault_of_machines_strikes_and_the_pipeline_holds(world: ContainerWorld, name: str) -> None:
     fault = FAULTS[name]
     at = None if fault.occasions else Point.RECORD_PROCESSED
