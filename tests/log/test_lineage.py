@@ -68,7 +68,7 @@ def test_what_is_noted_beside_a_position_counts_for_it() -> None:
 
 
 @pytest.mark.parametrize("before", [None, Before(9, 4), Before(7, 4)], ids=str)
-@pytest.mark.parametrize("metadata", ["", NOTE, "x" * 4096])
+@pytest.mark.parametrize("metadata", ["", NOTE, "x" * 4096], ids=["nothing", "a note", "no room"])
 def test_what_is_committed_beside_a_position_is_read_back(metadata: str, before: Before | None) -> None:
     lineages = Lineages()
     lineages.note(PLACE, 9, before)
@@ -185,7 +185,9 @@ def commit(log: KafkaLog, by: str, positions: dict[TopicPartition, int]) -> None
             plain.commit_offsets(GROUP, positions, NOTE)
 
 
-@pytest.fixture(params=[False, True], ids=["records", "transactions"])
+@pytest.fixture(
+    params=[pytest.param(False, id="records", marks=pytest.mark.long), pytest.param(True, id="transactions")]
+)
 def source(own_broker: LocalBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Input:
     return Input(own_broker, tmp_path, request.param)
 
