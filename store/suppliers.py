@@ -466,12 +466,14 @@ class StoreBuilder(StoreSupplier[S_co]):
         return self.supplier.metrics_scope
 
     def changelog_config(self) -> Mapping[str, str]:
-        made = self.supplier.changelog_config()
-        config = {**made, **dict(self.topic_config)}
-        if goes_by_time(config):
-            return {**config, **_BROKERS_TIME, **dict(self.topic_config)}
-        # One that no longer goes by time has no need of the broker's.
-        return {**config, **_OWN_TIME, **dict(self.topic_config)} if goes_by_time(made) else config
+        made, asked = self.supplier.changelog_config(), dict(self.topic_config)
+        times: Mapping[str, str] = {}
+        if goes_by_time({**made, **asked}):
+            times = _BROKERS_TIME
+        elif goes_by_time(made):
+            # One that no longer goes by time has no need of the broker's.
+            times = _OWN_TIME
+        return {**made, **times, **asked}
 
 
 def key_value_store_builder(

@@ -297,8 +297,8 @@ MUTANTS = (
             ),
             Edit(
                 "store.suppliers:StoreBuilder.changelog_config",
-                "{**config, **_BROKERS_TIME, **dict(self.topic_config)}",
-                "config",
+                "times = _BROKERS_TIME",
+                "times = {}",
             ),
         ),
     ),
