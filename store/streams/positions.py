@@ -98,7 +98,7 @@ def read(reader: Reader, at: TopicPartition) -> dict[str, Position]:
     found: dict[str, Position] = {}
     for record in records(reader, at):
         try:
-            said = {name: (of or b"").decode() for name, of in record.headers}
+            said = {name: of.decode() for name, of in record.headers if of and name in (_TOPIC_ID, _LINEAGE)}
             found[(record.key or b"").decode()] = Position(
                 int(record.value or b""), said.get(_TOPIC_ID), said.get(_LINEAGE, "")
             )

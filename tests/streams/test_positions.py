@@ -295,6 +295,13 @@ def test_something_else_in_the_topic_of_positions_is_an_error() -> None:
         made.task().open()
 
 
+def test_headers_of_others_beside_a_position_are_no_concern_of_its() -> None:
+    made = Relay()
+    said = (("trace", b"\xff"), ("none", None), *positions.headers("id", "4@9"))
+    made.broker.append(POSITIONS.topic, b"left", b"9", partition=0, headers=said)
+    assert positions.read(made.log.reader(), POSITIONS) == {"left": positions.Position(9, "id", "4@9")}
+
+
 def test_a_log_that_has_lost_its_end_is_no_endless_loop() -> None:
     made = Relay()
     made.run()
