@@ -676,7 +676,7 @@ def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Pa
 def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once_and_says_what_was_asked() -> None:
     # One is caught soon, and the other one not within an hour.
     names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
-    words = ["mutants", *names, "--jobs", "2", "--for", "1h", "--json"]
+    words = ["mutants", *names, "--jobs", "2", "--as-found", "--for", "1h", "--json"]
     with running("-m", "harness.cli", *words) as command:
         assert command.stderr is not None
         assert "caught" in command.stderr.readline()

@@ -136,7 +136,7 @@ def named(text: str) -> Iterator[psutil.Process]:
 
 def test_on_spark_the_same_failures_are_found_as_by_processes(place: Path) -> None:
     mutant = ("--mutant", "restore-drops-deletions", "--max-failures", "3")
-    words = ("balances", "relay", "--seed", "5", "--schedules", "2000", *mutant)
+    words = ("balances", "relay", "--seed", "5", "--schedules", "600", *mutant)
     here = results(place, *words, "--jobs", "2")
     (place / "crashproof-report").rename(place / "by-processes")
     there = results(place, *words, "--on", "local[2]")
