@@ -246,8 +246,9 @@ class StreamThread:
         """Sub-topology → its partitions that are this member's; None: nobody knows yet, or not any more."""
         self._again: dict[tuple[int, int], _Reopening] = {}
         """By sub-topology and partition, the tasks that were lost under this assignment."""
-        self._failing: dict[Worker, tuple[float, float]] = {}
-        """Worker that gets no answers → since when, and the pause before it tries again."""
+        self._failing: dict[Worker | None, tuple[float, float]] = {}
+        """Worker that gets no answers, or None for the thread itself as it begins → since when, and the pause before it
+        tries again."""
         self._waits_since = inf
         """Since when it has waited for the group; -inf where that was said."""
         self._session_timeout_ms = session_timeout_ms
@@ -276,7 +277,7 @@ class StreamThread:
         try:
             self._reader = log.reader()
             self._exit.callback(self._reader.close)
-            self._counts = self._count_inputs()
+            self._counts = self._count_inputs_once_answered(stopping)
             self._ids: Mapping[str, str] = {}
             """Input → its topic id, when it was looked at first."""
             self._leading = {
@@ -488,7 +489,7 @@ class StreamThread:
         self._failing.pop(worker, None)
         return progress
 
-    def _bear(self, worker: Worker, error: LogError) -> None:
+    def _bear(self, worker: Worker | None, error: LogError) -> None:
         """Wait, as long as it may pass by itself."""
         now = self._clock.monotonic()
         if worker not in self._failing:
@@ -621,6 +622,15 @@ class StreamThread:
     def _stood(self) -> str:
         left = sorted(self._remembered.positions().items())
         return ", ".join(f"{tp} at {position}" for tp, position in left) or "nothing"
+
+    def _count_inputs_once_answered(self, stopping: Callable[[], bool]) -> dict[str, int]:
+        while True:
+            try:
+                return self._count_inputs()
+            except (RetriableError, UnreachableError) as error:
+                if stopping():
+                    raise
+                self._bear(None, error)
 
     def _count_inputs(self) -> dict[str, int]:
         """The partitions of the inputs of sub-topologies that have several."""
