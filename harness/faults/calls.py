@@ -19,10 +19,24 @@ from harness.faults.description import (
     Occasion,
     Where,
 )
-from store.errors import AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError
+from store.errors import (
+    AbortRequiredError,
+    FatalLogError,
+    OutcomeUnknownError,
+    RetriableError,
+    UnreachableError,
+)
 
 _CALLS = frozenset({Capability.PROCESSES, Capability.CALLS})
 _TRANSACTION = (Occasion.COMMIT_TRANSACTION, Occasion.SEND_OFFSETS, Occasion.FLUSH)
+_ASKS = tuple(
+    call
+    for call in CALLS
+    # Two are between the process and its client. Whether a commit was sent is for `lose_request`.
+    if call not in (Occasion.BEGIN_TRANSACTION, Occasion.PRODUCE, Occasion.COMMIT_TRANSACTION)
+)
+_CALLS_IN_A_ROW = (3, 12, 24)
+"""So few that a member that tries again every other second is over them within any `task.timeout.ms` that is drawn."""
 
 
 class ProcessingError(Exception):
@@ -44,6 +58,10 @@ def _lose_request(_: Callable[[], Any]) -> NoReturn:
 
 def _repeat_later(_: Callable[[], Any]) -> NoReturn:
     raise RetriableError("the schedule lets this call fail; repeat it")
+
+
+def _reach_nobody(_: Callable[[], Any]) -> NoReturn:
+    raise UnreachableError("the schedule lets no broker be reached")
 
 
 def _answer_late(call: Callable[[], Any]) -> NoReturn:
@@ -102,6 +120,32 @@ FAULTS = (
         excuses=STARTS_AGAIN,
         occasions=CALLS,
         around=_repeat_later,
+    ),
+    Fault(
+        "fail_calls",
+        "The next call of that kind, and so many calls of the process in all, fail before they reach the broker, with "
+        "an error that allows to repeat them.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=STARTS_AGAIN | {Excuse.FAIL},
+        occasions=_ASKS,
+        around=_repeat_later,
+        amount=_CALLS_IN_A_ROW,
+        outlived_in=("streams",),
+        lasts=True,
+    ),
+    Fault(
+        "lose_brokers",
+        "At the next call of that kind, and for so many calls in all, the process reaches no broker.",
+        Where.OCCASION,
+        needs=_CALLS,
+        # A member waits for brokers; a worker alone ends, to be run again.
+        excuses=STARTS_AGAIN | {Excuse.FAIL},
+        occasions=_ASKS,
+        around=_reach_nobody,
+        amount=_CALLS_IN_A_ROW,
+        outlived_in=("streams",),
+        lasts=True,
     ),
     Fault(
         "answer_late",

@@ -435,6 +435,10 @@ class Fault:
     """Whether another incarnation of the task takes it from a process that runs on, and may end before it hears so."""
     works: bool = False
     """Whether the call that it strikes has done its work at the broker, whatever the process is told."""
+    outlived_in: tuple[str, ...] = ()
+    """Runtimes in which no process fails of it, whatever it excuses."""
+    lasts: bool = False
+    """Whether those of the process's next calls meet it too that are among its occasions, `amount` in all."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     figures: frozenset[Figure] = frozenset()

@@ -11,6 +11,8 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from harness.faults import FAULTS, Occasion
 from harness.schedule import Edge, Runtime, Step
 from scenarios import Scenario
@@ -161,6 +163,26 @@ def _handed_on(random: Random, task: str) -> list[Step]:
     return [away, Step("resume", task=task, wait=random.choice((1, 2, 3)))]
 
 
+def _silence(random: Random, task: str) -> list[Step]:
+    call = random.choice(
+        (
+            Occasion.INIT_TRANSACTIONS,
+            Occasion.COMMITTED,
+            Occasion.OFFSETS,
+            Occasion.PARTITIONS,
+            Occasion.FLUSH,
+            Occasion.SEND_OFFSETS,
+        )
+    )
+    fault = random.choice(("lose_brokers", "lose_brokers", "fail_calls"))
+    silent = Step(fault, task=task, call=call, amount=random.choice((12, 24, 24)))
+    if random.random() < 0.5:
+        return [replace(silent, wait=random.choice((0, 0, 1)))]
+    # Others have the task while it opens it, or it opens it again.
+    away = Step(random.choice(("kill", "kill", "wipe", "clean_stop", "fence")), task=task, wait=1)
+    return [away, silent]
+
+
 _BY_DEFAULT: Mapping[str, Sequence[Any]] = dict.fromkeys(
     (
         "processing.guarantee",
@@ -227,5 +249,18 @@ _HANDED_ON = Theme(
 )
 """A member that dies, or stands still, when it has just been given a task, or had one taken away."""
 
-THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS, _DIRECT_QUESTIONS, _OVERTAKEN, _HANDED_ON)
+_SILENCE = Theme(
+    {
+        "commit.records": (1, 2, 5),
+        "num.standby.replicas": (0, 1),
+        "num.stream.threads": (1, 2, 2),
+    },
+    (Times.USUAL, Times.FEW),
+    _silence,
+    runtimes=(Runtime.STREAMS,),
+)
+"""A member that reaches no broker for a while: as it begins, opens its tasks, works on them or copies those of others.
+"""
+
+THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS, _DIRECT_QUESTIONS, _OVERTAKEN, _HANDED_ON, _SILENCE)
 """Of which each schedule that has a theme takes one."""

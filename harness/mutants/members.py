@@ -192,4 +192,52 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-thread-that-begins-waits-for-no-broker",
+        OWN,
+        "A thread that begins while no broker answers ends its process.",
+        (
+            Edit(
+                f"{_THREAD}._count_inputs_once_answered",
+                "if stopping():",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "brokers-are-waited-for-a-second",
+        OWN,
+        "A member that reaches no broker for a second ends its process, whatever task.timeout.ms says.",
+        (
+            Edit(
+                f"{_THREAD}._bear",
+                "if now - since >= self._config.task_timeout_ms / 1000:",
+                "if now - since >= 1:",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-task-that-no-broker-lets-open-is-not-tried-again",
+        OWN,
+        "A task that could not be opened, since no broker answered, is not tried again before the process ends.",
+        (
+            Edit(
+                "store.streams.worker:Worker._wait_for_brokers",
+                "_Unopened(before.since, now + pause, pause)",
+                "_Unopened(before.since, now + 1e9, pause)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-copy-that-no-broker-answers-for-is-forgotten",
+        OWN,
+        "A standby whose broker does not answer is let go of without being closed, and holds its directory.",
+        (
+            Edit(
+                "store.streams.replicas:Replicas._try_later",
+                "        self._silent[one] = None\n",
+                "        self._silent[one] = None\n        self.standbys.pop(one, None)\n",
+            ),
+        ),
+    ),
 )

@@ -387,7 +387,8 @@ class _Ledger:
             if Capability.FILES in fault.needs:
                 self._damaged.add(event.task or "")
             else:
-                for excuse in fault.excuses:
+                outlived = self._schedule.runtime in fault.outlived_in
+                for excuse in fault.excuses - ({Excuse.FAIL} if outlived else set()):
                     self._once[event.incarnation, excuse] += 1
             if fault.excuses and not fault.reorders:
                 self._spoilt.add(event.incarnation)

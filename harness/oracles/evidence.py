@@ -536,11 +536,14 @@ class Evidence:
         told = own or faults
         starts = [event for _, event in self.of(Started) if event.task == task and not event.standby]
         parts: list[str] = []
+        step = -1
         for event in reversed(before):
             if isinstance(event, Started) and event.task == task and event not in starts[:1] and not parts:
                 again = "a standby started" if event.standby else "it started again"
                 parts.append(f"{again} on host {event.host} as incarnation {event.incarnation}")
-            elif isinstance(event, Injected) and event in told:
+            elif isinstance(event, Injected) and event in told and event.step != step:
+                # One that lasts is said once.
+                step = event.step
                 who = "" if own or event.task is None else f" of {named(event.task)}"
                 parts.append(f"step {event.step}: {event.fault}{who}{self._where(event)}")
             elif isinstance(event, Ended) and event.task == task and event.reason is not End.DONE:

@@ -200,6 +200,8 @@ LONGEST_OF_MEMBERS_MS = 35_000
 LONGEST_OF_A_MEMBER_MS = 25_000
 """What each step of a schedule adds: until the group has given up who was struck, and all have looked for copies again.
 """
+LONGEST_OF_A_CALL_MS = 1_000
+"""What each call adds that fails because the one before it did: the longest pause before the next try."""
 
 
 def _waited(evidence: Evidence) -> Iterator[Finding]:
@@ -216,6 +218,7 @@ def _waited(evidence: Evidence) -> Iterator[Finding]:
     most_ms = LONGEST_MS
     if evidence.schedule.runtime is Runtime.STREAMS:
         most_ms = LONGEST_OF_MEMBERS_MS + LONGEST_OF_A_MEMBER_MS * len(evidence.schedule.steps)
+    most_ms += LONGEST_OF_A_CALL_MS * sum(fault.lasts for fault in faults)
     # Time that a fault has let pass ends what waits for its timeout.
     steps = evidence.schedule.steps
     passed_ms = sum(

@@ -64,6 +64,8 @@ class Director:
         """The step whose fault happens."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
         """Task and occasion → the step that lies there in wait."""
+        self._lasting: dict[int, tuple[int, int]] = {}
+        """Process → the step whose fault its calls meet, and how many are left that do."""
         self._not_made: FaultNotMadeError | None = None
         """Of the first fault that an error of the harness kept from happening."""
         self._asked: dict[int, list[tuple[int, Query]]] = {}
@@ -165,20 +167,34 @@ class Director:
         self.events.append(Ended(actor.task, actor.incarnation, reason, error))
 
     def meet(self, actor: Actor, occasion: Occasion) -> Fault | None:
-        """The fault that lies in wait for what the actor is about to do, once."""
-        if not self._waiting or (
-            not actor.standby if occasion is Occasion.COPY else actor is not self.newest.get(actor.task)
-        ):
-            return None
-        index = self._waiting.pop((actor.task, occasion), None)
+        """The fault that lies in wait for what the actor is about to do, or lasts since another call."""
+        index = self._meets_again(actor, occasion) if self._lasting else None
         if index is None:
-            return None
+            if not self._waiting or (
+                not actor.standby if occasion is Occasion.COPY else actor is not self.newest.get(actor.task)
+            ):
+                return None
+            index = self._waiting.pop((actor.task, occasion), None)
+            if index is None:
+                return None
+            step = self._steps[index]
+            fault = FAULTS[step.fault]
+            if fault.lasts:
+                self._lasting[actor.worker.process] = index, (step.amount or fault.amount[0]) - 1
         step = self._steps[index]
         self._striking = index
-        self.events.append(
-            Injected(index, step.fault, actor.task, actor.incarnation, actor.host, None, f"on {occasion}")
-        )
+        # What a process does for none of its tasks excuses none.
+        task, incarnation = (None, None) if actor.incarnation < 0 else (actor.task, actor.incarnation)
+        self.events.append(Injected(index, step.fault, task, incarnation, actor.host, None, f"on {occasion}"))
         return FAULTS[step.fault]
+
+    def _meets_again(self, actor: Actor, occasion: Occasion) -> int | None:
+        """The step whose fault lasts for the process, if what it is about to do can meet that."""
+        index, left = self._lasting.get(actor.worker.process, (0, 0))
+        if not left or occasion not in FAULTS[self._steps[index].fault].occasions:
+            return None
+        self._lasting[actor.worker.process] = index, left - 1
+        return index
 
     def strike(self, actor: Actor, fault: Fault) -> Decision:
         """A fault that the actor met, and that happens right after the call it met it in."""

@@ -127,7 +127,9 @@ class Watch:
         by what the others have processed."""
         calls: set[Occasion] = set()
         for step in schedule.steps:
-            if step.call is not None:
+            if step.fault and FAULTS[step.fault].lasts:
+                calls.update(FAULTS[step.fault].occasions)
+            elif step.call is not None:
                 calls.add(step.call)
             elif step.fault and FAULTS[step.fault].where is Where.OCCASION:
                 calls.add(FAULTS[step.fault].occasions[0])

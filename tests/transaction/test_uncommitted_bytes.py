@@ -162,7 +162,10 @@ def test_the_bytes_of_an_indexed_batch_are_within_a_tenth_of_the_memory_it_takes
         21_846,
         87_382,
         200_000,
-        *(pytest.param(keys, marks=pytest.mark.long) for keys in (21_000, 43_000, 87_000, 175_000, 1_000_000)),
+        *(
+            pytest.param(keys, marks=pytest.mark.long)
+            for keys in (21_000, 43_000, 87_000, 175_000, 1_000_000)
+        ),
     ],
 )
 def test_the_bytes_of_an_indexed_batch_are_within_a_tenth_at_every_size_of_its_table(
