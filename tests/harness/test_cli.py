@@ -675,7 +675,7 @@ def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Pa
 
 def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once_and_says_what_was_asked() -> None:
     # One is caught soon, and the other one not within an hour.
-    names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
+    names = ["stores-do-not-commit", "global-store-entry-before-its-data"]
     words = ["mutants", *names, "--jobs", "2", "--as-found", "--for", "1h", "--json"]
     with running("-m", "harness.cli", *words) as command:
         assert command.stderr is not None
@@ -687,5 +687,5 @@ def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once_and_says_wh
         "crashproof: interrupted; what was asked until then is above\n",
     )
     exam = json.loads(told)
-    assert [sat["name"] for sat in exam["mutants"]] == ["fenced-commit-ignored"]
+    assert [sat["name"] for sat in exam["mutants"]] == ["stores-do-not-commit"]
     assert (exam["not_asked"], exam["passed"]) == (1, False)
