@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.session import spark_session, stop_spark
 from harness.worlds.local.world import LocalWorld
+from tests.spark.attempts import ATTEMPTS
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +28,16 @@ def world(
 ) -> Iterator[LocalWorld]:
     with LocalWorld(tmp_path_factory.mktemp("world"), broker=broker) as entered:
         yield entered
+
+
+@pytest.fixture
+def few_attempts(spark: SparkSession) -> Iterator[None]:
+    """A task is tried `ATTEMPTS` times before its query fails, as Spark's own settings say at its start alone; this
+    Spark is started for tests that kill many times in a row."""
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
+    attempts.setAccessible(True)
+    as_started = attempts.getInt(scheduler)
+    attempts.setInt(scheduler, ATTEMPTS)
+    yield
+    attempts.setInt(scheduler, as_started)

@@ -539,6 +539,7 @@ def test_a_column_of_another_type_is_refused_by_name(query: Query, schema: str, 
         query.put(query.sink(topic=topic), [], schema)
 
 
+@pytest.mark.usefixtures("few_attempts")
 @pytest.mark.parametrize(
     ("schema", "wrong", "named"),
     [

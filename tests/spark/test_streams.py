@@ -36,6 +36,7 @@ from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.spark import hosts
+from tests.spark.attempts import ATTEMPTS
 from tests.spark.hosts import impatient, lasting, noting
 from tests.waiting import LONGEST_S, gone, settle, until
 
@@ -116,25 +117,6 @@ def running(
     yield made
     for query in made.queries:
         query.stop()
-
-
-ATTEMPTS = 2
-
-
-@pytest.fixture
-def few_attempts(spark: SparkSession) -> Iterator[None]:
-    """A task is tried `ATTEMPTS` times before its query fails, as Spark's own settings say at its start alone; this
-    Spark is started for tests that kill many times in a row."""
-    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
-    attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
-    attempts.setAccessible(True)
-    as_started = attempts.getInt(scheduler)
-    attempts.setInt(scheduler, ATTEMPTS)
-    yield
-    attempts.setInt(scheduler, as_started)
-
-
-FEW_ATTEMPTS = pytest.mark.usefixtures("few_attempts")
 
 
 class Count:
@@ -293,7 +275,7 @@ def failing(running: Running, times: int) -> Topology:
     return Topology(running.name, topology.sources, topology.sinks, ("counts",), FailsOnce(sink, mark, times))
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running) -> None:
     query = running.start(failing(running, ATTEMPTS + 1), restarts=1)
     running.feed("in", (b"a", b"bad"))
@@ -327,7 +309,7 @@ def test_a_query_that_is_started_again_has_the_local_properties_of_who_has_start
 
 
 @pytest.mark.long
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_start_that_fails_is_tried_again_as_the_query_is(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,7 +330,7 @@ def test_a_start_that_fails_is_tried_again_as_the_query_is(
     assert len(failed) == 2
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_query_that_fails_for_good_says_of_what(running: Running) -> None:
     query = running.start(failing(running, 1_000))
     running.feed("in", (b"a", b"bad"))
@@ -534,7 +516,7 @@ def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended
         query.await_termination(LONGEST_S)
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_query_that_is_just_started_again_ends_where_nobody_keeps_its_tasks_open(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,7 +670,7 @@ class BreaksOnce(Ticks):
         super().tick(now)
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_query_that_is_started_again_is_over_what_a_punctuator_has_raised(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -761,7 +743,7 @@ def test_hosts_hear_that_the_query_goes_on_while_a_micro_batch_takes_long(
     assert running.output() == [(b"a", b"1")]
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_task_that_cannot_be_opened_ends_the_query_without_any_input(running: Running) -> None:
     running.topics("in", "out")
     builder = StreamsBuilder(running.name)
@@ -774,7 +756,7 @@ def test_a_task_that_cannot_be_opened_ends_the_query_without_any_input(running: 
         query.await_termination(LONGEST_S)
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_directory_that_somebody_holds_is_waited_for_by_starting_the_query_again(running: Running) -> None:
     topology = counting(running)
     running.feed("in", *[(key, b"") for key in KEYS])
@@ -815,7 +797,7 @@ class Breaks(Ticks):
         raise ArithmeticError(f"nobody is paid at {now}")
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_query_whose_punctuator_raises_without_any_input_ends_with_that(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -853,7 +835,7 @@ def test_a_global_store_is_there_on_spark_too(running: Running) -> None:
     assert sorted(running.output()) == [(key, b"price of " + key) for key in KEYS]
 
 
-@FEW_ATTEMPTS
+@pytest.mark.usefixtures("few_attempts")
 def test_a_host_that_cannot_begin_says_why(running: Running) -> None:
     topology = counting(running)
     state = running.directory / "state" / running.name
