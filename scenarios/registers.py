@@ -4,7 +4,8 @@ Input, keyed by a name that has six registers: the plain one; one before it (`lo
 behind it (`next`, of the name and a byte 0; `last`, of the name and 255), and those far behind all plain ones (`high`
 and `top`, of 255 once or twice and the name). `["set", which, text]` sets one, also to no bytes; `["offer", which,
 text]` one that is not there; `["grow", which]` sets it to a text of a byte, and to a long one; `["clear", which]` takes
-it out; `["all", text]` sets each second of the six and takes out the others, in one call. "up" lists all, "down" the
+it out; `["all", text]` sets each second of the six and takes out the others, in one call, and `["pair", text]` sets the
+plain one and the first of those far behind, in another; both list all then. "up" lists all, "down" the
 same from the last one, `["under", which]` those that begin with what this one is called, `["from", which]` those from
 it on, the last first, and `["log", which]` what registers were ever set to, up to this one by name and kind, the last
 first.
@@ -37,6 +38,7 @@ AROUND = {
     "top": (b"\xff\xff", b""),
 }
 """Register → what its key has before the name, and behind it."""
+PAIR = ("plain", "high")
 LONG = "\xff" * 17_000
 """A text that no change of a store is held back with until the commit."""
 TEXTS = ("", "", "0", "\x00", "\xff", "\xff\xff")
@@ -83,7 +85,12 @@ def _answer(registers: Any, log: Any, name: bytes, asked: Any) -> Any:
             registers.put_all(
                 [(_key(name, which), value) for which, value in zip(AROUND, set_to, strict=True)]
             )
-            return None
+            with registers.all() as rows:
+                return _listed(rows)
+        case ["pair", text]:
+            registers.put_all([(_key(name, which), _bytes(text)) for which in PAIR])
+            with registers.all() as rows:
+                return _listed(rows)
         case ["under", which]:
             with registers.prefix_scan(_key(name, which)) as rows:
                 return _listed(rows)
@@ -153,7 +160,8 @@ class Scenario(scenarios.Scenario):
             (
                 *(["set", which, text], ["set", which, text], ["clear", which], ["grow", which]),
                 *(["offer", which, text], ["offer", random.choice(("plain", "high")), text]),
-                *(["all", text], ["under", which], ["from", which], ["log", which], "up", "down"),
+                *(["all", text], ["pair", text], ["pair", text]),
+                *(["under", which], ["from", which], ["log", which], "up", "down"),
             )
         )
         return Sample(random.choice(("a", "a", "ab", "b")), value)
@@ -190,7 +198,10 @@ class Scenario(scenarios.Scenario):
                     registers.pop(called(which), None)
                     if number % 2 == 0:
                         registers[called(which)] = text
-                return None
+                return _numbered(registers.between(None, None))
+            case ["pair", text]:
+                registers.update({called(which): text for which in PAIR})
+                return _numbered(registers.between(None, None))
             case ["under", which]:
                 return _numbered(
                     [row for row in sorted(registers.items()) if row[0].startswith(called(which))]
@@ -212,7 +223,7 @@ class Scenario(scenarios.Scenario):
                 return True
             case ["set" | "offer", str(which), str(text)]:
                 return which in AROUND and all(ord(one) < 256 for one in text)
-            case ["all", str(text)]:
+            case ["all" | "pair", str(text)]:
                 return all(ord(one) < 256 for one in text)
             case ["grow" | "clear" | "under" | "from" | "log", str(which)]:
                 return which in AROUND
