@@ -437,7 +437,7 @@ def tell(schedule: Schedule, history: History, findings: Sequence[Finding] = ())
     for index, event in enumerate(history.events):
         found = [finding for finding in findings if finding.event == index and finding.place is not None]
         moment = _moment(event, schedule, evidence, found)
-        if moment is not None:
+        if moment is not None and not (moment.kind == "injected" and moments and moments[-1] == moment):
             if moment.kind == "opened" and moments and _is_look_of(moments[-1], moment):
                 # It looks whenever another one of its stores is open.
                 moments.pop()

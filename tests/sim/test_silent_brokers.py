@@ -7,7 +7,7 @@ import pytest
 from harness.faults import FAULTS, Occasion
 from harness.history import End, Ended, Injected
 from harness.oracles import judge
-from harness.replay import simulate
+from harness.replay import simulate, tell
 from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.sim.world import SimWorld
@@ -78,3 +78,11 @@ def test_what_came_before_is_told_once_of_a_fault_that_lasts() -> None:
     schedule = Schedule("balances", ITEMS, steps, settings={"commit.records": 1})
     _, verdict = simulate(BALANCES, schedule, "stores-do-not-commit")
     assert verdict.findings[0].sentence.count("fail_calls") == 1
+
+
+def test_a_run_that_is_told_says_once_that_calls_fail_as_long_as_nothing_comes_in_between() -> None:
+    step = Step("fail_calls", call=Occasion.OFFSETS, amount=7)
+    schedule = Schedule("balances", ITEMS, (step,))
+    history, _ = simulate(BALANCES, schedule)
+    assert sum(isinstance(event, Injected) for event in history.events) == 7
+    assert [moment.kind for moment in tell(schedule, history)].count("injected") == 1
