@@ -39,6 +39,7 @@ AROUND = {
 }
 """Register → what its key has before the name, and behind it."""
 PAIR = ("plain", "high")
+"""Those that are set together: one far behind the other."""
 LONG = "\xff" * 17_000
 """A text that no change of a store is held back with until the commit."""
 TEXTS = ("", "", "0", "\x00", "\xff", "\xff\xff")
@@ -85,12 +86,10 @@ def _answer(registers: Any, log: Any, name: bytes, asked: Any) -> Any:
             registers.put_all(
                 [(_key(name, which), value) for which, value in zip(AROUND, set_to, strict=True)]
             )
-            with registers.all() as rows:
-                return _listed(rows)
+            return _all(registers)
         case ["pair", text]:
             registers.put_all([(_key(name, which), _bytes(text)) for which in PAIR])
-            with registers.all() as rows:
-                return _listed(rows)
+            return _all(registers)
         case ["under", which]:
             with registers.prefix_scan(_key(name, which)) as rows:
                 return _listed(rows)
@@ -104,8 +103,12 @@ def _answer(registers: Any, log: Any, name: bytes, asked: Any) -> Any:
             with registers.reverse_all() as rows:
                 return _listed(rows)
         case _:
-            with registers.all() as rows:
-                return _listed(rows)
+            return _all(registers)
+
+
+def _all(registers: Any) -> list[list[str | None]]:
+    with registers.all() as rows:
+        return _listed(rows)
 
 
 def _listed(rows: Any) -> list[list[str | None]]:
@@ -159,7 +162,7 @@ class Scenario(scenarios.Scenario):
         value = random.choice(
             (
                 *(["set", which, text], ["set", which, text], ["clear", which], ["grow", which]),
-                *(["offer", which, text], ["offer", random.choice(("plain", "high")), text]),
+                *(["offer", which, text], ["offer", random.choice(PAIR), text]),
                 *(["all", text], ["pair", text], ["pair", text]),
                 *(["under", which], ["from", which], ["log", which], "up", "down"),
             )

@@ -121,31 +121,33 @@ FAULTS = (
         occasions=CALLS,
         around=_repeat_later,
     ),
-    Fault(
-        "fail_calls",
-        "The next call of that kind, and so many calls of the process in all, fail before they reach the broker, with "
-        "an error that allows to repeat them.",
-        Where.OCCASION,
-        needs=_CALLS,
-        excuses=STARTS_AGAIN | {Excuse.FAIL},
-        occasions=_ASKS,
-        around=_repeat_later,
-        amount=_CALLS_IN_A_ROW,
-        outlived_in=("streams",),
-        lasts=True,
-    ),
-    Fault(
-        "lose_brokers",
-        "At the next call of that kind, and for so many calls in all, the process reaches no broker.",
-        Where.OCCASION,
-        needs=_CALLS,
-        # A member waits for brokers; a worker alone ends, to be run again.
-        excuses=STARTS_AGAIN | {Excuse.FAIL},
-        occasions=_ASKS,
-        around=_reach_nobody,
-        amount=_CALLS_IN_A_ROW,
-        outlived_in=("streams",),
-        lasts=True,
+    *(
+        Fault(
+            name,
+            sentence,
+            Where.OCCASION,
+            needs=_CALLS,
+            # A member waits for brokers; a worker alone ends, to be run again.
+            excuses=STARTS_AGAIN | {Excuse.FAIL},
+            occasions=_ASKS,
+            around=around,
+            amount=_CALLS_IN_A_ROW,
+            outlived_in=("streams",),
+            lasts=True,
+        )
+        for name, sentence, around in (
+            (
+                "fail_calls",
+                "The next call of that kind, and so many calls of the process in all, fail before they reach the "
+                "broker, with an error that allows to repeat them.",
+                _repeat_later,
+            ),
+            (
+                "lose_brokers",
+                "At the next call of that kind, and for so many calls in all, the process reaches no broker.",
+                _reach_nobody,
+            ),
+        )
     ),
     Fault(
         "answer_late",

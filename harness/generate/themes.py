@@ -175,7 +175,8 @@ def _silence(random: Random, task: str) -> list[Step]:
         )
     )
     fault = random.choice(("lose_brokers", "lose_brokers", "fail_calls"))
-    silent = Step(fault, task=task, call=call, amount=random.choice((12, 24, 24)))
+    _, some, many = FAULTS[fault].amount
+    silent = Step(fault, task=task, call=call, amount=random.choice((some, many, many)))
     if random.random() < 0.5:
         return [replace(silent, wait=random.choice((0, 0, 1)))]
     # Others have the task while it opens it, or it opens it again.

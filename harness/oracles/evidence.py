@@ -541,8 +541,9 @@ class Evidence:
             if isinstance(event, Started) and event.task == task and event not in starts[:1] and not parts:
                 again = "a standby started" if event.standby else "it started again"
                 parts.append(f"{again} on host {event.host} as incarnation {event.incarnation}")
-            elif isinstance(event, Injected) and event in told and event.step != step:
-                # One that lasts is said once.
+            elif isinstance(event, Injected) and event in told:
+                if event.step == step and FAULTS[event.fault].lasts:
+                    continue
                 step = event.step
                 who = "" if own or event.task is None else f" of {named(event.task)}"
                 parts.append(f"step {event.step}: {event.fault}{who}{self._where(event)}")

@@ -168,25 +168,31 @@ class Director:
 
     def meet(self, actor: Actor, occasion: Occasion) -> Fault | None:
         """The fault that lies in wait for what the actor is about to do, or lasts since another call."""
-        index = self._meets_again(actor, occasion) if self._lasting else None
+        index = self._meets_again(actor, occasion)
         if index is None:
-            if not self._waiting or (
-                not actor.standby if occasion is Occasion.COPY else actor is not self.newest.get(actor.task)
-            ):
-                return None
-            index = self._waiting.pop((actor.task, occasion), None)
-            if index is None:
-                return None
-            step = self._steps[index]
-            fault = FAULTS[step.fault]
-            if fault.lasts:
-                self._lasting[actor.worker.process] = index, (step.amount or fault.amount[0]) - 1
+            index = self._meets_first(actor, occasion)
+        if index is None:
+            return None
         step = self._steps[index]
         self._striking = index
         # What a process does for none of its tasks excuses none.
         task, incarnation = (None, None) if actor.incarnation < 0 else (actor.task, actor.incarnation)
         self.events.append(Injected(index, step.fault, task, incarnation, actor.host, None, f"on {occasion}"))
         return FAULTS[step.fault]
+
+    def _meets_first(self, actor: Actor, occasion: Occasion) -> int | None:
+        """The step whose fault lies in wait there. It lies there no more, and lasts for the process if it is such."""
+        if not self._waiting or (
+            not actor.standby if occasion is Occasion.COPY else actor is not self.newest.get(actor.task)
+        ):
+            return None
+        index = self._waiting.pop((actor.task, occasion), None)
+        if index is not None:
+            step = self._steps[index]
+            fault = FAULTS[step.fault]
+            if fault.lasts:
+                self._lasting[actor.worker.process] = index, (step.amount or fault.amount[0]) - 1
+        return index
 
     def _meets_again(self, actor: Actor, occasion: Occasion) -> int | None:
         """The step whose fault lasts for the process, if what it is about to do can meet that."""
