@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.session import spark_session, stop_spark
 from harness.worlds.local.world import LocalWorld
-from tests.spark.attempts import ATTEMPTS
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +30,13 @@ def world(
 
 
 @pytest.fixture
-def few_attempts(spark: SparkSession) -> Iterator[None]:
-    """A task is tried `ATTEMPTS` times before its query fails, as Spark's own settings say at its start alone; this
-    Spark is started for tests that kill many times in a row."""
+def few_attempts(spark: SparkSession) -> Iterator[int]:
+    """How often a task is tried before its query fails, which is seldom. Spark's settings say it at its start alone,
+    and this Spark is started for tests that kill many times in a row."""
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
     attempts.setAccessible(True)
     as_started = attempts.getInt(scheduler)
-    attempts.setInt(scheduler, ATTEMPTS)
-    yield
+    attempts.setInt(scheduler, 2)
+    yield 2
     attempts.setInt(scheduler, as_started)

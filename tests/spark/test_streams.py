@@ -36,7 +36,6 @@ from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.spark import hosts
-from tests.spark.attempts import ATTEMPTS
 from tests.spark.hosts import impatient, lasting, noting
 from tests.waiting import LONGEST_S, gone, settle, until
 
@@ -275,9 +274,8 @@ def failing(running: Running, times: int) -> Topology:
     return Topology(running.name, topology.sources, topology.sinks, ("counts",), FailsOnce(sink, mark, times))
 
 
-@pytest.mark.usefixtures("few_attempts")
-def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running) -> None:
-    query = running.start(failing(running, ATTEMPTS + 1), restarts=1)
+def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running, few_attempts: int) -> None:
+    query = running.start(failing(running, few_attempts + 1), restarts=1)
     running.feed("in", (b"a", b"bad"))
     while not running.output():
         assert query.is_active, query.exception()
@@ -309,11 +307,10 @@ def test_a_query_that_is_started_again_has_the_local_properties_of_who_has_start
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("few_attempts")
 def test_a_start_that_fails_is_tried_again_as_the_query_is(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, few_attempts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = running.start(failing(running, ATTEMPTS + 1), restarts=5)
+    query = running.start(failing(running, few_attempts + 1), restarts=5)
     start = query._start
     failed: list[bool] = []
 
@@ -516,9 +513,8 @@ def test_a_query_whose_tasks_nobody_keeps_open_any_more_ends_with_what_has_ended
         query.await_termination(LONGEST_S)
 
 
-@pytest.mark.usefixtures("few_attempts")
 def test_a_query_that_is_just_started_again_ends_where_nobody_keeps_its_tasks_open(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, few_attempts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, starting = HangingInputs.look, threading.Event()
 
@@ -529,7 +525,7 @@ def test_a_query_that_is_just_started_again_ends_where_nobody_keeps_its_tasks_op
 
     monkeypatch.setattr(streams, "LEASE_S", 1.5)
     monkeypatch.setattr(HangingInputs, "look", fail)
-    query = running.start(failing(running, ATTEMPTS + 1), restarts=1)
+    query = running.start(failing(running, few_attempts + 1), restarts=1)
     start = query._start
 
     def start_unkept() -> StreamingQuery:
