@@ -30,6 +30,13 @@ since another process of the new version was faster:
   words and by partition), and starts a new incarnation when whoever gives out tasks starts it again. What it had
   committed stays, and nothing else counts.
 
+The times that operators have observed, which say what is late and which windows were forwarded, go with their stores.
+Where a store was another sub-topology's, or of an input that has another name by now, they are noted beside the
+positions in those inputs that the store has and its task has not; there they are looked for. And a task notes on the
+times of operators that it had before, so that its own commits do not take them from whoever has the store next. The
+latest counts, wherever it is noted. Punctuators of the stream time begin anew in a sub-topology whose inputs are all
+new to it: what is noted of them is of all processors of a task, and goes on with those that stay.
+
 Beside its ordinal and its times a task notes which topics its inputs and changelogs are, by what tells them from others
 of their names (`store.log.Admin.topic_ids`). A position in an input that was deleted and made anew is of other records,
 and a changelog that was lacks what its store had; a task finds that before it reads, see `store.streams.task`.
@@ -75,6 +82,7 @@ _LOGGED = "-logged.-"
 _MOST_LOGGED = 16
 """Of further changelogs it is not noted how far they go."""
 _DIGEST = 5
+_PACKED_NAME = re.compile(rf"{re.escape(_PACKED)}[0-9a-f]{{{2 * _DIGEST}}}")
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
@@ -138,7 +146,7 @@ def _pack(observed: Mapping[str, int]) -> str:
     """From the largest time to the smallest: the difference to the one before, 7 bits a byte, and the operator."""
     packed = bytearray()
     before = 0
-    for time, digest in sorted(((time, _digest(name)) for name, time in observed.items()), reverse=True):
+    for time, digest in sorted(((time, _digest_of(name)) for name, time in observed.items()), reverse=True):
         entry = varint.encode(abs(time - before))
         if len(packed) + len(entry) + _DIGEST > _MOST_PACKED:
             break
@@ -170,6 +178,12 @@ def _bytes_of(text: str) -> bytes:
 @lru_cache(maxsize=4096)
 def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
+
+
+def _digest_of(operator: str) -> bytes:
+    """The same, also of one of which nothing else is known: what was packed is packed again."""
+    known = _PACKED_NAME.fullmatch(operator) is not None
+    return bytes.fromhex(operator[len(_PACKED) :]) if known else _digest(operator)
 
 
 def in_order(inputs: Iterable[TopicPartition], changelogs: Iterable[str]) -> list[str]:
@@ -275,6 +289,12 @@ def last_logged_of(notes: Iterable[str], store: str) -> int | None:
 def observed_by(operator: str, times: Mapping[str, int]) -> int:
     """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
     return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))
+
+
+def of_others(times: Mapping[str, int], operators: Collection[str]) -> dict[str, int]:
+    """What `observed_times` has found of other operators than these."""
+    known = {*operators, *[_PACKED + _digest(operator).hex() for operator in operators]}
+    return {operator: time for operator, time in times.items() if operator not in known}
 
 
 def noted(metadata: str) -> int | None:

@@ -292,6 +292,10 @@ class Task:
         """Topics that are those which the last commit has noted."""
         self._committed_stream_time = -1
         self._committed_observed: dict[str, int] = {}
+        self._observed_elsewhere: dict[str, dict[str, int]] = {}
+        """Store → what is noted of operators beside the positions in inputs that it has from other sub-topologies."""
+        self._observed_by_others: dict[str, int] = {}
+        """The times of operators that this sub-topology had before, which are noted on: others may have them now."""
         self._state = _State.NEW
         # Asked after each record.
         self._commit_records = config.commit_records
@@ -396,6 +400,7 @@ class Task:
             context.offer(self.stores, self._global_stores)
             self._context = context
             self._bind(context)
+            self._observed_by_others = ordinals.of_others(self._committed_observed, context.observed)
             self._exit.callback(self._unbind)
             # Asked after each record, so bound once, and of the stores under typed ones.
             inner = [
@@ -446,7 +451,7 @@ class Task:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
         context.stream_time = self._committed_stream_time
         context.observed = {}
-        context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
+        context.observed_before = self._observed_before
         context.due_before = self._faults.due
         context.timings = {}
         context.resize_caches = {}
@@ -467,6 +472,15 @@ class Task:
             self._look_for_corruption(error)
             raise
         self._faults.due = context.due()
+
+    def _observed_before(self, operator: str) -> int:
+        """The largest time that it had observed, here or where its store was before: it goes by the name of that, with
+        more after a slash where the store has several."""
+        elsewhere = self._observed_elsewhere.get(operator.partition("/")[0], {})
+        return max(
+            ordinals.observed_by(operator, self._committed_observed),
+            ordinals.observed_by(operator, elsewhere),
+        )
 
     def _unbind(self) -> None:
         processing, self._processing = self._processing, None
@@ -571,6 +585,27 @@ class Task:
         self._said = said
         return said
 
+    def _read_notes_elsewhere(
+        self, held: Mapping[str, Mapping[TopicPartition, int]], reader: GroupReader
+    ) -> None:
+        """Find what was observed where stores were before: beside the positions in inputs that they have and this task
+        has not. `held`: store → its position."""
+        for name, position in held.items():
+            times: dict[str, int] = {}
+            for tp in position.keys() - set(self.inputs):
+                try:
+                    (said,) = ordinals.noted_beside(
+                        reader, self.topology.application_id, [tp], self._retry
+                    ).values()
+                except LogError as error:
+                    if type(error) is not LogError:
+                        raise
+                    # The topic is gone, and the position in it.
+                    continue
+                for operator, time in ordinals.observed_times(said).items():
+                    times[operator] = max(times.get(operator, -1), time)
+            self._observed_elsewhere[name] = times
+
     def _refuse(self, former: Mapping[TopicPartition, str]) -> None:
         topology = self.topology
         for tp, said in former.items():
@@ -592,7 +627,7 @@ class Task:
         return ordinals.note(
             self.topology.ordinal,
             self._context.stream_time,
-            self._context.observed,
+            self._observed_by_others | self._context.observed,
             self._noted_topics,
             ordinals.note_of_changelogs(self._last_changes | changed) if self._producer is not None else "",
         )
@@ -635,6 +670,7 @@ class Task:
                     noted = ordinals.last_logged_of(self._said.values(), name)
                     self._last_changes[name] = last if noted is None else noted
         held = {name: store.position() for name, store in self.stores.items()}
+        self._read_notes_elsewhere(held, reader)
         if self._plain_producer is None:
             self._check_positions(committed, offsets, held)
             self._check_all_positions(committed)

@@ -39,6 +39,20 @@ def test_what_is_noted_is_read_again(ordinal: int, time: int, observed: dict[str
     assert ordinals.observed_by("some other operator, of no such name", ordinals.observed_times(said)) == -1
 
 
+@given(st.dictionaries(names, times, max_size=40), st.dictionaries(names, times, max_size=40))
+def test_what_others_had_observed_is_noted_on_whether_it_was_packed_or_not(
+    others: dict[str, int], own: dict[str, int]
+) -> None:
+    found = ordinals.observed_times(ordinals.note(0, 1, others | own))
+    left = ordinals.of_others(found, own)
+    for _ in range(2):
+        left = ordinals.of_others(ordinals.observed_times(ordinals.note(0, 1, left | own)), own)
+    assert {name: ordinals.observed_by(name, left) for name in others.keys() - own.keys()} == {
+        name: time for name, time in others.items() if name not in own
+    }
+    assert len(left) == len(others.keys() - own.keys())
+
+
 @given(st.integers(0, 3000), st.randoms(use_true_random=False), st.integers(0, 62))
 def test_it_fits_at_any_size(count: int, random: Any, bits: int) -> None:
     observed = {f"KSTREAM-AGGREGATE-{at:010d}": random.getrandbits(bits) for at in range(count)}
