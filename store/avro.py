@@ -4,7 +4,8 @@ A value is written by its schema alone, in Avro's binary encoding: no file heade
 front of it. Who reads has to know the schema that it was written with; another one to read it as may be given.
 
 Must survive: values and bytes of a schema that refers to itself, nested deeper than fastavro's compiled code can
-follow, which would end the process.
+follow, which would end the process; and records of a union of several, which only pass through and are to stay what
+they are, though as dicts they look alike.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import fastavro
 from fastavro import _read_py
+from fastavro._schema_common import PRIMITIVES
 
 Schema = dict[str, Any] | list[Any] | str
 
@@ -32,6 +34,10 @@ class AvroSerde:
     """What fastavro makes of a schema: records as dicts, logical types as Python's. Equal by schemas, and picklable.
 
     Equal values have equal bytes, but for maps, whose entries are written in their order; the bytes have no order.
+
+    Where a union has several records, a dict that was read says in `"-type"` which of them it is, by its full name, and
+    is written as that one; one without is written as the first that has most of its fields, and so is one that was read
+    by a `reader_schema`. An int is written as the first number of a union, be it `double`: `("long", 1)` names another.
 
     A schema may refer to itself, as that of a tree does. At most 100 dicts and lists lie in each other then, and bytes
     are read by the reader in Python, which is slower.
@@ -49,6 +55,7 @@ class AvroSerde:
         self._nests = _refers(self._schema, frozenset())
         self._read = _read_py.schemaless_reader if self._nests else fastavro.schemaless_reader
         self._reader_schema = None if self._reader_text is None else _parsed(self._reader_text)
+        self._tells_records = self._reader_schema is None and _has_several_records(self._schema)
 
     def __reduce__(self) -> tuple[object, ...]:
         reader = None if self._reader_text is None else json.loads(self._reader_text)
@@ -79,14 +86,20 @@ class AvroSerde:
     def deserialize(self, data: bytes) -> Any:
         source = io.BytesIO(data)
         try:
-            value = self._read(source, self._schema, self._reader_schema)
+            value = self._read(
+                source,
+                self._schema,
+                self._reader_schema,
+                return_record_name=self._tells_records,
+                return_record_name_override=self._tells_records,
+            )
         except (*_BROKEN, RecursionError, fastavro.read.SchemaResolutionError) as error:
             raise ValueError(f"{data!r} is nothing that the Avro schema has written: {error!r}") from error
         if self._nests and not _within(value, _DEEPEST):
             raise ValueError(f"{data!r} is nested more than {_DEEPEST} levels deep")
         if source.tell() != len(data):
             raise ValueError(f"{data!r} goes on after what the Avro schema has written")
-        return value
+        return _typed(value) if self._tells_records else value
 
 
 def _text(schema: Schema) -> str:
@@ -118,6 +131,34 @@ def _refers(schema: Any, around: frozenset[str]) -> bool:
     inner = [field["type"] for field in schema.get("fields", [])]
     inner += [schema[name] for name in ("type", "items", "values") if name in schema]
     return any(_refers(each, around) for each in inner)
+
+
+def _has_several_records(schema: Any) -> bool:
+    """Whether a parsed schema has a union of several records in it."""
+    if isinstance(schema, list):
+        return sum(map(_is_record, schema)) > 1 or any(map(_has_several_records, schema))
+    if not isinstance(schema, dict):
+        return False
+    inner = [field["type"] for field in schema.get("fields", [])]
+    inner += [schema[name] for name in ("type", "items", "values") if name in schema]
+    return any(map(_has_several_records, inner))
+
+
+def _is_record(schema: Any) -> bool:
+    """Whether it is one, or a name, which may be that of one."""
+    return schema["type"] in ("record", "error") if isinstance(schema, dict) else schema not in PRIMITIVES
+
+
+def _typed(value: Any) -> Any:
+    """The value with the names in its records that fastavro puts beside them."""
+    if isinstance(value, tuple):
+        name, named = value
+        return {"-type": name, **_typed(named)} if isinstance(named, dict) else named
+    if isinstance(value, dict):
+        return {key: _typed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    return value
 
 
 def _within(value: Any, levels: int) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 from google.protobuf import struct_pb2, timestamp_pb2, wrappers_pb2
 from hypothesis import given
@@ -62,6 +64,66 @@ def test_avro_reads_with_another_schema_by_the_rules_of_resolution() -> None:
     }
     with pytest.raises(ValueError, match="nothing that the Avro schema has written"):
         AvroSerde("string", "long").deserialize(AvroSerde("string").serialize("x"))
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "namespace": "shop",
+        "fields": [{"name": field, "type": kind} for field, kind in fields.items()],
+    }
+
+
+CREATED, CANCELLED = record("Created", id="string"), record("Cancelled", id="string")
+KIND = {"type": "enum", "name": "Kind", "symbols": ["A"], "namespace": "shop"}
+
+
+def written_by_java(schema: Any, value: object) -> bytes:
+    """A value whose branches are named, as other writers of Avro have them."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ([CREATED, CANCELLED], ("shop.Cancelled", {"id": "1"})),
+        (["null", CREATED, CANCELLED], ("shop.Cancelled", {"id": "1"})),
+        (
+            record("Batch", events={"type": "array", "items": [CREATED, CANCELLED]}, one="shop.Created"),
+            {"events": [("shop.Cancelled", {"id": "1"})], "one": {"id": "2"}},
+        ),
+        (
+            record("Both", first=CREATED, kind=KIND, then=["null", "shop.Kind", "shop.Created", CANCELLED]),
+            {"first": {"id": "1"}, "kind": "A", "then": ("shop.Cancelled", {"id": "1"})},
+        ),
+        (
+            record("Kinds", kind=KIND, first=CREATED, then=["null", "shop.Kind", "shop.Created", CANCELLED]),
+            {"first": {"id": "1"}, "kind": "A", "then": "A"},
+        ),
+    ],
+)
+def test_an_avro_record_of_a_union_stays_the_one_that_it_is(schema: Any, value: object) -> None:
+    serde, came = AvroSerde(schema), written_by_java(schema, value)
+    assert serde.serialize(serde.deserialize(came)) == came
+
+
+def test_an_avro_record_of_a_union_says_which_it_is_and_may_say_another() -> None:
+    serde = AvroSerde([CREATED, CANCELLED])
+    read = serde.deserialize(written_by_java([CREATED, CANCELLED], ("shop.Created", {"id": "1"})))
+    assert read == {"-type": "shop.Created", "id": "1"}
+    assert (
+        serde.deserialize(serde.serialize({**read, "-type": "shop.Cancelled"}))["-type"] == "shop.Cancelled"
+    )
+    with pytest.raises(ValueError):
+        serde.serialize({**read, "-type": "shop.Changed"})
+
+
+def test_an_avro_record_that_a_union_has_alone_is_a_plain_dict() -> None:
+    serde = AvroSerde(["null", CREATED])
+    assert serde.deserialize(serde.serialize({"id": "1"})) == {"id": "1"}
 
 
 @pytest.mark.parametrize("value", [{"id": 7}, {**ONE, "id": "seven"}, {**ONE, "id": 2**70}, None, 7])

@@ -15,8 +15,8 @@ some of that, other records are there (`store.log.GroupReader.lineage`).
 A topic is named by the ordinal of its sub-topology. One that has another ordinal by now, and that the group has
 forgotten as well, has its position in the topic of the former one, where a version before that may have left one too.
 No order is known of them, so a person is asked. Not seen is what a version with a changelog has processed in between,
-which keeps no positions here: where the group has forgotten those as well, its successor without one goes on from what was
-here before.
+which keeps no positions here: where the group has forgotten those as well, its successor without one goes on from what
+was here before.
 
 Must survive: a transaction of a predecessor that nobody has decided yet (`HangingTransactionError`, as for changelogs),
 and a topic that has not been compacted for long, which is why its segments are small.
