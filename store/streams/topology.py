@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from store.config import StoreType, kafka_name
@@ -101,6 +102,21 @@ def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Proces
     return processing
 
 
+AT_ONCE = (
+    "a function that does at a call what it is for, not an async one, nor a generator, which nobody would run"
+)
+
+
+def runs_at_once(function: Any, *, generator: bool = False) -> bool:
+    """Whether a call does what the function is for: that of an async one, or of one with a `yield` in it, only makes an
+    object that somebody has to run. `generator`: here somebody does."""
+    while isinstance(function, partial):
+        function = function.func
+    functions: list[Any] = [function, getattr(function, "__call__", None)]  # noqa: B004 - it may be async
+    kinds = [iscoroutinefunction, isasyncgenfunction, *([] if generator else [isgeneratorfunction])]
+    return not any(kind(one) for one in functions for kind in kinds)
+
+
 @dataclass(frozen=True)
 class Topology:
     """One sub-topology: every task of it reads the same partition number of each source that has so many.
@@ -139,8 +155,8 @@ class Topology:
     )
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for an id and topics that are no names, and where topics would be mixed: one read and
-        written, a changelog written to, twice one.
+        """Raises `ConfigError` for an id and topics that are no names, where topics would be mixed: one read and
+        written, a changelog written to, twice one; and for a function that a call would not run.
 
         Raises `ValueError` for a store's name that cannot be one.
         """
@@ -156,6 +172,8 @@ class Topology:
                 raise ConfigError(key, names, "a tuple of names, such as ('orders',)")
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
+        if not runs_at_once(self.process):
+            raise ConfigError("process", self.process, AT_ONCE)
         if unknown := {topic for group in self.copartitioned or () for topic in group} - {*self.sources}:
             raise ConfigError("copartitioned", ", ".join(sorted(unknown)), "sources of the sub-topology")
         for store in self.stores:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from traceback import walk_tb
 from types import CodeType, FrameType, FunctionType
@@ -25,14 +25,14 @@ from store.errors import ConfigError, end_after
 from store.serdes import Serde
 from store.streams.application import Application
 from store.streams.context import TaskContext
-from store.streams.dsl.operators import Filter, Sink, Source, has_key
+from store.streams.dsl.operators import Filter, FlatMap, FlatMapValues, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
 from store.streams.dsl.record_cache import Flight, Table, open_table
 from store.streams.dsl.stores import DslStore, check_name
 from store.streams.dsl.suppliers import TopologyConfig
 from store.streams.internal_topics import Repartition
 from store.streams.timestamps import NOTED, Timing, extract_of
-from store.streams.topology import Processing, Topology
+from store.streams.topology import AT_ONCE, Processing, Topology, runs_at_once
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
 
@@ -229,6 +229,7 @@ class Graph:
             complete()
         self._completions = []
         for node in self.nodes:
+            _check_functions(node)
             for topic in () if node.internal else (*node.topics, node.sink):
                 if topic in self.repartitions:
                     raise ConfigError(
@@ -682,3 +683,23 @@ def _is_of(frame: FrameType, function: FunctionType) -> bool:
 
 
 __all__ = ["Forward", "Graph", "Node", "Operator", "Partitioner", "Place", "SubGraph", "Vertex", "to_all"]
+
+
+def _check_functions(node: Node) -> None:
+    """Raises `ConfigError` for one that a call would not run, or whose result would always count as true."""
+    many = isinstance(node.operator, FlatMap | FlatMapValues)
+    for argument, function in _functions(node.operator):
+        if not runs_at_once(function, generator=many):
+            raise ConfigError(argument, function, f"{AT_ONCE}, for {node.name}")
+
+
+def _functions(part: Any, argument: str = "") -> Iterator[tuple[str, Any]]:
+    """The functions of an operator and its parts, by the names of the arguments."""
+    if isinstance(part, list | tuple):
+        for one in part:
+            yield from _functions(one, argument)
+    elif is_dataclass(part) and not isinstance(part, type):
+        for name, one in vars(part).items():
+            yield from _functions(one, name)
+    elif callable(part):
+        yield argument, part

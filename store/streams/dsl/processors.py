@@ -18,6 +18,7 @@ from store.state.windowed import LATEST
 from store.streams.dsl.operators import Getter, View
 from store.streams.dsl.punctuation import PunctuationType
 from store.streams.dsl.record_cache import UNKNOWN, Found
+from store.streams.topology import AT_ONCE, runs_at_once
 from store.suppliers import Duration, milliseconds
 from store.types import Headers, checked_headers
 
@@ -161,8 +162,10 @@ class _Context:
 
         With `start_ms`, milliseconds since the epoch, the calls are due then and at each multiple of the interval after
         it; where that has passed, at the next of these times. None is made up for. Raises ValueError for an interval
-        below 1 ms, and for a time before the epoch.
+        below 1 ms, and for a time before the epoch, and `ConfigError` for a function that a call would not run.
         """
+        if not runs_at_once(callback):
+            raise ConfigError("callback", callback, f"{AT_ONCE}, for {self._place.name}")
 
         def call(now: int) -> None:
             record, self._record = self._record, None
@@ -309,10 +312,13 @@ def _made_anew(supplier: Callable[[], T], method: str, name: str) -> T:
     task it would read, write and forward in the transaction of another, and keep what was aborted.
     """
     made = supplier()
-    if not callable(getattr(made, method, None)):
+    given = getattr(made, method, None)
+    if not callable(given):
         raise ConfigError(
             "supplier", supplier, f"one that makes an object with {method}(), for {name}, not {made!r}"
         )
+    if not runs_at_once(given):
+        raise ConfigError(method, given, f"{AT_ONCE}, for {name}")
     if _MADE.get(id(made)) is made:
         raise ConfigError("supplier", supplier, f"one that makes a new processor each time, for {name}")
     with suppress(TypeError):  # Not every object can be known without being kept.
