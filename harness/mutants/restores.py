@@ -170,9 +170,9 @@ MUTANTS = (
         (
             Edit(
                 f"{_RESTORE}:Place.take",
-                "self.committed = self.committed._replace(offset=last)",
-                "self.committed = self.committed._replace(offset=last, last_caught_up_ms=began)\n"
-                "        self._keep_time()",
+                "self.committed = before._replace(offset=last)",
+                "self.committed = before._replace(offset=last, last_caught_up_ms=began)\n"
+                "        self._keep_time(began)",
             ),
         ),
     ),

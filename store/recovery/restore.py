@@ -462,11 +462,13 @@ class Place:
         if not fetch.records:
             return
         last = fetch.records[-1].offset
-        if self.committed is None:
-            self.committed = Checkpointed(last, began)
-            self._keep_time()
+        before = self.committed
+        if before is None:
+            before = Checkpointed(last, began)
+            self._keep_time(began)
+        # Noted only once it is written: where that fails, a store of one's own may have some of the records alone.
         self.store.restore_batch(with_own_times(fetch.records), {self.changelog: last})
-        self.committed = self.committed._replace(offset=last)
+        self.committed = before._replace(offset=last)
         if not self._own and self._offsets is not None:
             self._offsets.restoring(self.changelog, self.committed, len(fetch.records))
 
@@ -484,13 +486,11 @@ class Place:
         """Write since when the store is up to date, and what the checkpoint has to say."""
         if self.committed is None:
             return
-        self._keep_time()
+        self._keep_time(self.committed.last_caught_up_ms)
         if not self._own and self._offsets is not None:
             self._offsets.restored(self.changelog, self.committed)
 
-    def _keep_time(self) -> None:
-        assert self.committed is not None
-        time = self.committed.last_caught_up_ms
+    def _keep_time(self, time: int | None) -> None:
         if self._own and time is not None and time != self.kept_ms:
             self.store.set_last_caught_up_ms(self.changelog, time)
         self.kept_ms = time

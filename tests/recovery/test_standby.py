@@ -9,6 +9,7 @@ import pytest
 
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
+from store.engine.memory import MemoryEngine
 from store.errors import (
     ChangelogLostError,
     LogError,
@@ -30,7 +31,17 @@ from store.suppliers import StoreSupplier, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Cleaned, Pair, StepClock, WrittenLog
-from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
+from tests.recovery.test_offsets import (
+    DAY,
+    FIRST,
+    SECOND,
+    THIRD,
+    Incarnation,
+    JsonStore,
+    Kind,
+    contents,
+    open_store,
+)
 
 
 def standby_over(
@@ -680,3 +691,42 @@ def test_a_copy_that_was_noted_by_a_clock_ahead_is_noted_anew_by_the_next_standb
     with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as last:
         assert last.update() == len(SECOND)
     assert disk.aside == []
+
+
+class FullDisk(JsonStore):
+    """What a batch has written before the disk is full stays."""
+
+    room = 3
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if len(self._rows) >= self.room:
+            raise StoreIOError("no space left on device")
+        super().put(key, value)
+
+
+@pytest.mark.requirement("844.5")
+@pytest.mark.parametrize("whole_batches", [0, 1])
+def test_a_copy_that_keeps_no_offset_lacks_nothing_after_a_batch_that_failed_in_the_middle(
+    tmp_path: Path, whole_batches: int
+) -> None:
+    changelogs, directory = Changelogs("own"), StateDirectory(tmp_path, "app")
+    log = changelogs["own"]
+    log.append(*((b"%d" % number, b"1") for number in range(10)))
+
+    def logged(kind: type[JsonStore]) -> LoggedStore[JsonStore]:
+        context = StoreContext(
+            name="own", open_engine=MemoryEngine, directory=directory.directory("0_0", "own")
+        )
+        return LoggedStore("own", log.tp, lambda: kind(context))
+
+    settings = RestoreSettings(batch=2 if whole_batches else 5, clock=StepClock())
+    with directory.lock("0_0"):
+        copy = logged(FullDisk)
+    standby = Standby(directory, "0_0", [copy], changelogs, settings)
+    standby.open()
+    with pytest.raises(StoreIOError, match="no space left"):
+        standby.update()
+    standby.close()
+    with directory.lock("0_0"):
+        store, _ = open_and_restore(logged(JsonStore), TaskOffsets(directory, "0_0"), changelogs, settings)
+    assert store._rows == {key.hex(): value.hex() for key, value in log.values().items()}
