@@ -38,7 +38,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class Numbers(NamedTuple):
-    """Which writes the whole batches of a write-ahead log have."""
+    """Which writes the batches of a write-ahead log have."""
 
     first: int
     """The number of the first."""
@@ -99,7 +99,10 @@ def unwritten_tail(path: Path) -> int | None:
 
 
 def numbers(path: Path) -> tuple[Numbers | None, bool]:
-    """Which writes a write-ahead log has, None without any; and whether it ends with a whole batch."""
+    """Which writes a write-ahead log has, None without any; and whether it ends with a whole batch.
+
+    Those of a last batch that zeros end are among them.
+    """
     data = path.read_bytes()
     found: Numbers | None = None
     head: bytes | None = None
@@ -112,11 +115,17 @@ def numbers(path: Path) -> tuple[Numbers | None, bool]:
         head = part if one.kind in (_FULL, _FIRST) else None if head is None else (head + part)[: _BATCH.size]
         if head is None or one.kind not in (_FULL, _LAST):
             continue
-        if len(head) == _BATCH.size:
-            number, count = _BATCH.unpack(head)
-            found = Numbers(number if found is None else found.first, number + count)
+        found = _with(found, head)
         head = None
-    return found, head is None
+    return found if head is None else _with(found, head), head is None
+
+
+def _with(found: Numbers | None, head: bytes) -> Numbers | None:
+    """The numbers with those of a batch that begins so."""
+    if len(head) < _BATCH.size:
+        return found
+    number, count = _BATCH.unpack(head)
+    return Numbers(number if found is None else found.first, number + count)
 
 
 def _fragments(data: bytes) -> Iterator[_Fragment]:

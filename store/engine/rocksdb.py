@@ -319,7 +319,7 @@ class RocksEngine(_Reader):
         try:
             self._refuse_damaged("MANIFEST-*")
             if len(logs) > 1:
-                self._set_aside_behind_hole(logs)
+                logs = self._set_aside_behind_hole(logs)
             return _open(self._path, DBRecoveryMode.absolute_consistency())
         except Exception as error:
             if not _torn_tail(error):
@@ -356,8 +356,9 @@ class RocksEngine(_Reader):
         )
         return database
 
-    def _set_aside_behind_hole(self, logs: Sequence[Path]) -> None:
+    def _set_aside_behind_hole(self, logs: list[Path]) -> list[Path]:
         """Put logs out of the way that go on behind writes which a power cut took, so that what is there has no hole.
+        Returns those that are left.
 
         A sync is of all logs, so nothing in them was synced. Logs that the list of files has no use for may lack all.
         """
@@ -382,15 +383,16 @@ class RocksEngine(_Reader):
                     ", ".join(one.name for one in logs[at:]),
                     _ASIDE,
                 )
-                return
-            if not whole:
+                return logs[:at]
+            if not whole and unwritten_tail(log) is None:
                 # RocksDB goes no further.
-                return
+                return logs
             if found is not None:
                 expected = found.end
             elif expected is None:
                 # It lacks all that it had.
                 expected = _NO_NUMBER
+        return logs
 
     def _refuse_damaged(self, pattern: str) -> None:
         """Where the length of a record is damaged, RocksDB would drop it and all that follows, without a word."""

@@ -545,10 +545,15 @@ def test_values_of_zeros_are_no_pages_that_lack(tmp_path: Path) -> None:
 @pytest.fixture
 def two_logs(tmp_path: Path) -> Path:
     """A database with eight batches in a log and four more in the next, whose first log is not in a sorted file yet."""
+    return in_two_logs(tmp_path)
+
+
+def in_two_logs(tmp_path: Path, large: int | None = None) -> Path:
+    """`large` is the number of a batch that has many pages."""
     for name, flushes in (("first", False), ("second", True)):
         engine = RocksEngine(tmp_path / f"{name} live")
         for number in range(8):
-            engine.write(batch_of(number, 50))
+            engine.write(batch_of(number, 20_000 if number == large else 50))
         if flushes:
             engine._rdict.flush()
             for number in range(8, 12):
@@ -588,6 +593,42 @@ def test_a_log_behind_one_that_is_cut_within_a_batch_is_not_gone_on_with(two_log
     older, _ = sorted(two_logs.glob("*.log"))
     os.truncate(older, ends_of_batches(older)[4] + 20)
     holds(two_logs, 5)
+
+
+@pytest.mark.parametrize("page", range(15))
+def test_a_log_that_lacks_a_page_at_its_end_is_not_gone_on_with_behind_that_and_the_next_is_left_out_too(
+    tmp_path: Path, page: int
+) -> None:
+    path = in_two_logs(tmp_path, large=4)
+    older, newer = sorted(path.glob("*.log"))
+    rest = newer.read_bytes()
+    begins = ends_of_batches(older)[3]
+    # The large batch is in several fragments; the next one begins where the log goes on with its number.
+    ends = next(
+        one.position for one in _fragments(older.read_bytes()) if one.position > begins and one.kind == 1
+    )
+    os.truncate(older, ends)
+    lose_pages(older, max(begins, (begins // PAGE + page) * PAGE))
+    left = older.read_bytes()
+    holds(path, 4)
+    assert {file.name: file.read_bytes() for file in path.glob("*.aside")} == {
+        f"{older.name}.aside": left,
+        f"{newer.name}.aside": rest,
+    }
+
+
+@pytest.mark.parametrize("page", [1, 8, 14])
+def test_a_page_that_lacks_before_a_log_which_goes_on_right_there_is_damage(
+    tmp_path: Path, page: int
+) -> None:
+    """The batch may have been synced: nothing that comes behind it lacks."""
+    path = in_two_logs(tmp_path, large=7)
+    older, newer = sorted(path.glob("*.log"))
+    lose_pages(older, page * PAGE)
+    before = older.read_bytes(), newer.read_bytes()
+    with pytest.raises(StoreCorruptedError):
+        RocksEngine(path)
+    assert (older.read_bytes(), newer.read_bytes()) == before
 
 
 def test_a_log_of_which_all_is_in_sorted_files_may_lack_anything(two_logs: Path) -> None:
