@@ -174,7 +174,6 @@ class RocksEngine(_Reader):
         self._scratch: RocksScratch | None = None
         try:
             self._recover()
-            (self._path / _OPENED).touch()
         except BaseException:
             self._database.close_readers()
             self._rdict.close()
@@ -287,7 +286,7 @@ class RocksEngine(_Reader):
             self._rdict.ingest_external_file(files, how)
 
     def _recover(self) -> None:
-        """Finish or remove what the last process left beside the database."""
+        """Finish or remove what the last process left beside the database, and note that it is whole."""
         try:
             if (self._path / _SCRATCH).exists():
                 shutil.rmtree(self._path / _SCRATCH)
@@ -296,6 +295,7 @@ class RocksEngine(_Reader):
             if self._waits:
                 self._staged.apply(self._ingest)
                 self._waits = False
+            (self._path / _OPENED).touch()
         except Exception as error:
             raise self._database.error(error, opening=True) from error
 
@@ -340,8 +340,11 @@ class RocksEngine(_Reader):
         """Open the database without the batch at the end of its log that a power cut let be written in part. The log as
         it was is kept beside it. Raises, and leaves the log as it is, where anything else is damaged."""
         aside = log.with_name(log.name + _ASIDE)
-        shutil.copyfile(log, aside)
-        os.truncate(log, place)
+        try:
+            shutil.copyfile(log, aside)
+            os.truncate(log, place)
+        except OSError as error:
+            raise typed(self._path, error, opening=True) from error
         try:
             database = _open(self._path, DBRecoveryMode.absolute_consistency())
         except Exception as error:

@@ -419,6 +419,19 @@ def test_a_process_that_may_open_no_more_files_is_told_of_its_limit(tmp_path: Pa
     assert b"ulimit -n" in said
 
 
+def test_what_says_that_a_database_was_opened_is_refused_by_the_system_as_an_io_error_and_lets_go_of_it(
+    tmp_path: Path,
+) -> None:
+    RocksEngine(tmp_path / "db").close()
+    opened = tmp_path / "db" / "opened"
+    opened.unlink()
+    opened.symlink_to(tmp_path / "not there" / "opened")
+    with pytest.raises(StoreIOError, match=f"{tmp_path}/db"):
+        RocksEngine(tmp_path / "db")
+    opened.unlink()
+    RocksEngine(tmp_path / "db").close()
+
+
 def test_keys_from_the_last_byte_on_are_kept_from_what_the_engine_notes_of_itself(tmp_path: Path) -> None:
     """Rows of `META` lie behind a byte that such keys begin with; one batch has both kinds of keys."""
     engine = RocksEngine(str(tmp_path / "db"))
