@@ -87,7 +87,7 @@ MUTANTS = (
         "versions-of-an-aborted-time",
         OWN,
         "The stream time stays where an aborted transaction has moved it, so versions come too late.",
-        (Edit(f"{_STORE}._discarded", "self._stream_time = self._committed_stream_time", "pass"),),
+        (Edit(f"{_STORE}._discarded", "self._back_to_commit()", "pass"),),
     ),
     Mutant(
         "versions-out-of-order",

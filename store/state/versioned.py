@@ -271,7 +271,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         self._interval_kept = metadata.check_segment_interval(
             self._engine, self.segment_interval_ms, where=f"store {self._name}"
         )
-        self._stream_time = self._committed_stream_time = self._stream_time_of(self._engine)
+        self._back_to_commit()
         for reverse in (False, True):
             pair = _first(self._engine.scan(Family.DATA, _OLDER, _OLDER_END, reverse=reverse))
             if pair is not None and self._segment(self._older_from(pair).valid_to) != self._segment_of(
@@ -301,7 +301,11 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         self._dropped_below = self._first_live(self._stream_time)
 
     def _discarded(self) -> None:
-        self._stream_time = self._committed_stream_time
+        self._back_to_commit()
+
+    def _back_to_commit(self) -> None:
+        # As the engine has it: a discard may have completed a commit that had failed behind its marker.
+        self._stream_time = self._committed_stream_time = self._stream_time_of(self._engine)
 
     # -- reading ------------------------------------------------------------------------------------------
 

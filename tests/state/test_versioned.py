@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
@@ -16,7 +16,8 @@ from hypothesis.stateful import rule
 
 from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
-from store.errors import LogError, StoreClosedError, StoreCorruptedError
+from store.engine.protocol import KeyRange
+from store.errors import LogError, StoreClosedError, StoreCorruptedError, StoreIOError
 from store.state.protocol import StoreContext
 from store.state.versioned import (
     PUT_RETURN_CODE_NOT_PUT,
@@ -377,6 +378,31 @@ def test_without_transactions_a_discard_leaves_the_stream_time_with_the_versions
         segment_interval_ms=INTERVAL,
     )
     store.put(b"k", b"1", 50)
+    store.discard()
+    assert store.get(b"k") == VersionedRecord(b"1", 50)
+    assert store.put(b"late", b"1", 50 - RETENTION - 1) == PUT_RETURN_CODE_NOT_PUT
+
+
+def test_a_discard_that_completes_a_commit_which_failed_behind_its_marker_goes_on_at_its_stream_time() -> (
+    None
+):
+    class FailsOnce(MemoryEngine):
+        failed = False
+
+        def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
+            if self._staged is not None and not self.failed:
+                self.failed = True
+                raise StoreIOError("no space left on device")
+            return super().apply_staged(drop=drop)
+
+    store = VersionedKeyValueStore(
+        context_over(FailsOnce(), mechanism=Mechanism.SECONDARY),
+        history_retention_ms=RETENTION,
+        segment_interval_ms=INTERVAL,
+    )
+    store.put(b"k", b"1", 50)
+    with pytest.raises(StoreIOError):
+        store.commit()
     store.discard()
     assert store.get(b"k") == VersionedRecord(b"1", 50)
     assert store.put(b"late", b"1", 50 - RETENTION - 1) == PUT_RETURN_CODE_NOT_PUT
