@@ -319,8 +319,8 @@ def persistent_versioned_key_value_store(
     """A `VersionedKeyValueStore` over RocksDB (KIP-889).
 
     Versions that were replaced longer ago than `history_retention_ms` may be gone. `segment_interval_ms` is how
-    much of the history is kept, and dropped, together; it must not change while the store exists. By default it
-    grows with the history, as in Kafka Streams.
+    much of the history is kept, and dropped, together; where there are older versions it stays as it was. By default
+    it grows with the history, as in Kafka Streams.
     """
     history = milliseconds("history_retention_ms", history_retention_ms)
     interval = None

@@ -143,6 +143,19 @@ def test_a_corrupt_store_is_set_aside_whole_when_the_caller_says_so(
 
 
 @pytest.mark.parametrize("on_corruption", ["raise", "set_aside"])
+def test_a_changed_retention_is_no_corruption(
+    on_corruption: Literal["raise", "set_aside"], tmp_path: Path
+) -> None:
+    for number, hours in enumerate((1, 2, 1)):
+        windows = persistent_window_store("clicks", hours * HOUR, 60_000)
+        with open_store(windows, tmp_path, on_corruption=on_corruption) as store:
+            assert len(list(store.all())) == number
+            store.put(b"home", b"1", 2 * HOUR + number * 60_000)
+            store.commit()
+    assert not list(tmp_path.glob("**/set-aside"))
+
+
+@pytest.mark.parametrize("on_corruption", ["raise", "set_aside"])
 def test_damage_found_at_a_read_is_raised_and_the_store_is_set_aside_only_when_the_caller_says_so(
     on_corruption: Literal["raise", "set_aside"], tmp_path: Path
 ) -> None:

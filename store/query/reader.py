@@ -97,8 +97,7 @@ class ReadOnlyStore:
     def snapshot(self) -> Snapshot:
         """The last commit of the owner.
 
-        Raises what opening raises where the owner has made the store anew meanwhile, as one of another type or with
-        other segments.
+        Raises what opening raises where the owner has made the store anew meanwhile, as one of another type.
         """
         snapshot = self._engine.refreshed()
         try:

@@ -163,20 +163,12 @@ def segment_interval_row(interval_ms: int) -> Write:
     return _single_row(_SEGMENT_INTERVAL, interval_ms)
 
 
-def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
-    """Whether the rows are known to be in segments of `interval_ms`; false before the first commit.
-
-    Raises `StoreCorruptedError` when they are in others: only a restore can regroup them.
-    """
+def read_segment_interval(view: View, *, where: str) -> int | None:
+    """How many milliseconds a segment of the rows spans, None before the first commit."""
     kept = _read_single(view, _SEGMENT_INTERVAL, where)
-    if kept is None:
-        return False
-    if kept != interval_ms:
-        raise StoreCorruptedError(
-            f"{where}: its rows are in segments of {kept} ms, not of {interval_ms} ms. If retention or "
-            f"segment_interval_ms was changed, put it back, or have the store set aside and rebuilt from its changelog"
-        )
-    return True
+    if kept == 0:
+        raise StoreCorruptedError(f"{where}: the {_SINGLE[_SEGMENT_INTERVAL]} is 0")
+    return kept
 
 
 def layout(view: View) -> tuple[bytes | None, bytes | None]:

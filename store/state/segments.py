@@ -5,9 +5,15 @@ is what expires: a row is visible while its time > stream time - retention, wher
 greatest time ever put. A commit that moved it writes it too, and drops the segments that no visible row can
 be in with one range, whatever they hold.
 
+How long a segment is comes from the retention, and is noted with the first rows. It only says what is dropped
+together; so a store that is opened with another retention stays in its segments, and what expires goes by the new
+one: rows that it makes visible again are those that were not dropped before. Segments of another length begin when
+no row is there.
+
 Must survive: a crash at any moment (the stream time comes back with the rows that it belongs to, so what has
 expired never depends on when a process was restarted; what a crash left of expired segments stays invisible
-and goes with the next commit), a restore in any pieces, and iterators that are open while segments go.
+and goes with the next commit), another retention at any start, a restore in any pieces, and iterators that are open
+while segments go.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from logging import getLogger
 from typing import TypeVar, cast
 
 from store.clock import Sparingly
-from store.engine.protocol import Family, KeyRange, View, Write
+from store.engine.protocol import Engine, Family, KeyRange, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
@@ -58,6 +64,36 @@ Select = Callable[[bytes, int], K | None]
 def default_segment_interval_ms(retention_ms: int) -> int:
     """As Kafka Streams has it: half the retention, and at least a minute."""
     return max(retention_ms // 2, _MIN_INTERVAL_MS)
+
+
+def interval_in_use(
+    engine: Engine,
+    wanted_ms: int,
+    rows: tuple[bytes | None, bytes | None],
+    context: StoreContext,
+) -> tuple[int, bool]:
+    """How long the segments of a store are, and whether the engine says so. `rows` are the bounds of those that are
+    in segments.
+
+    As it says, so long as there are such rows; a reader of another process is told of another length by the commit
+    that has the first of them.
+    """
+    where = f"store {context.name}"
+    kept_ms = metadata.read_segment_interval(engine, where=where)
+    if kept_ms is None or kept_ms == wanted_ms:
+        return wanted_ms, kept_ms is not None
+    if not context.followed:
+        with closing(engine.scan(Family.DATA, *rows)) as pairs:
+            if next(pairs, None) is None:
+                return wanted_ms, False
+        _log.info(
+            "%s: its rows stay in segments of %d ms, though its retention or segment_interval_ms was changed, which "
+            "would make them %d ms long",
+            where,
+            kept_ms,
+            wanted_ms,
+        )
+    return kept_ms, True
 
 
 def segment_prefix(segment: int) -> bytes:
@@ -141,14 +177,13 @@ class SegmentedStore(EngineStore):
         to_record: ToRecord,
         cached: bool = True,
     ) -> None:
-        """`to_record` as in `EngineStore`. Raises `ValueError` for durations that cannot be, and
-        `StoreCorruptedError` when the rows are in segments of another length: only a restore can regroup them.
-        """
+        """`to_record` as in `EngineStore`. Raises `ValueError` for durations that cannot be."""
         check_duration(context.name, "retention_ms", retention_ms)
         if segment_interval_ms is not None:
             check_duration(context.name, "segment_interval_ms", segment_interval_ms, least=1)
         self.retention_ms = retention_ms
         self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
+        """That of the rows that are there, if there are any."""
         self._expiry = Expiry(context, retention_ms)
         super().__init__(context, to_record=to_record, cached=cached)
         if isinstance(self._rows, CachingLayer) and not self.transactional():
@@ -165,6 +200,8 @@ class SegmentedStore(EngineStore):
         segment = time // self.segment_interval_ms
         if segment < self._lowest_segment:
             return False
+        if not self._interval_kept and not self.transactional():
+            self._note_interval()
         self._changes += 1
         self._rows.put(segment_prefix(segment) + binary_key, value)
         self._observe(time)
@@ -177,8 +214,8 @@ class SegmentedStore(EngineStore):
     # -- EngineStore --------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        self._interval_kept = metadata.check_segment_interval(
-            self._engine, self.segment_interval_ms, where=f"store {self._name}"
+        self.segment_interval_ms, self._interval_kept = interval_in_use(
+            self._engine, self.segment_interval_ms, (None, None), self._context
         )
         first = self._end_segment(self._engine, reverse=False)
         self._opened_at = self._time_of_rows(self._engine)
@@ -263,6 +300,13 @@ class SegmentedStore(EngineStore):
         reached = self._time_of_rows(view) if self._context.followed else self._opened_at
         return reached if time is None else max(time, reached)
 
+    def _note_interval(self) -> None:
+        """Before rows that come without a commit: what is in no segment of that length is another type's."""
+        self._engine.write(
+            [metadata.type_row(self._type), metadata.segment_interval_row(self.segment_interval_ms)]
+        )
+        self._type_kept = self._interval_kept = True
+
     def _note_written(self, row: bytes) -> None:
         time = self._time_of(row[PREFIX_SIZE:])
         if time is not None and time > self._written_time:
@@ -299,9 +343,7 @@ class SegmentedStore(EngineStore):
                     f"store {self._name}", self._type, f"its row {row!r} is in no segment"
                 )
             raise StoreCorruptedError(
-                f"store {self._name}: the row {row!r} is in no segment of {self.segment_interval_ms} ms. If "
-                f"segment_interval_ms or retention_ms was changed, put it back, or have the store set aside "
-                f"and rebuilt from its changelog"
+                f"store {self._name}: the row {row!r} is in no segment of {self.segment_interval_ms} ms"
             )
         return segment
 

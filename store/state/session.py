@@ -202,9 +202,9 @@ class SessionStore(SegmentedStore, ReadOnlySessionStore):
     ) -> None:
         """Open it. A session is visible while its end > stream time - `retention_ms`.
 
-        Segments span `segment_interval_ms`, by default half the retention and at least a minute; it must be
-        the same at every open, as must the retention that it comes from. Raises `ValueError` for a negative
-        retention and a segment interval below 1, `StoreCorruptedError` when the rows do not fit the segments.
+        Segments span `segment_interval_ms`, by default half the retention and at least a minute. Rows that are
+        there stay in theirs, so both may change from one open to the next. Raises `ValueError` for a negative
+        retention and a segment interval below 1, `StoreCorruptedError` when the rows are in no segments.
         """
         SegmentedStore.__init__(
             self,

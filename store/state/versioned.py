@@ -30,7 +30,7 @@ from store.engine.protocol import Family, KeyRange, Pairs, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
-from store.state.segments import Expiry, bytes_of, check_duration, time_of
+from store.state.segments import Expiry, bytes_of, check_duration, interval_in_use, time_of
 from store.state.store import CommittedReads, EngineStore, Reads
 from store.transaction.protocol import Transaction
 from store.types import IsolationLevel, Record, TopicPartition
@@ -167,11 +167,11 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         self, context: StoreContext, *, history_retention_ms: int, segment_interval_ms: int | None = None
     ) -> None:
         """Open it. `history_retention_ms` is how far behind the stream time, the greatest timestamp so far,
-        the store answers and takes puts. Neither it nor `segment_interval_ms`, the width of what is dropped
-        at once, may change while there is data.
+        the store answers and takes puts; `segment_interval_ms` is the width of what is dropped at once. Both may
+        change from one open to the next: older versions stay in their segments for as long as there are any, and of
+        a longer history there is what was not dropped before.
 
-        Raises `ValueError` for durations that cannot be, `StoreCorruptedError` when the rows are in segments of
-        another length, and what opening raises.
+        Raises `ValueError` for durations that cannot be, and what opening raises.
         """
         check_duration(context.name, "history_retention_ms", history_retention_ms)
         if segment_interval_ms is not None:
@@ -268,8 +268,8 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
             self._apply(rows, writes, record.timestamp)
 
     def _load(self) -> None:
-        self._interval_kept = metadata.check_segment_interval(
-            self._engine, self.segment_interval_ms, where=f"store {self._name}"
+        self.segment_interval_ms, self._interval_kept = interval_in_use(
+            self._engine, self.segment_interval_ms, (_OLDER, _OLDER_END), self._context
         )
         self._back_to_commit()
         for reverse in (False, True):
@@ -278,9 +278,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
                 pair[0]
             ):
                 raise StoreCorruptedError(
-                    f"store {self._name}: the row {pair[0]!r} is in no segment of {self.segment_interval_ms} ms. If "
-                    f"history_retention_ms or segment_interval_ms was changed, put it back, or have the store set "
-                    f"aside and rebuilt from its changelog"
+                    f"store {self._name}: the row {pair[0]!r} is in no segment of {self.segment_interval_ms} ms"
                 )
 
     def _meta(self) -> list[Write]:
@@ -431,7 +429,13 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         else:
             batch: list[Write] = [(Family.DATA, key, value) for key, value in writes]
             batch.append(metadata.stream_time_row(stream_time))
+            if not self._interval_kept:
+                batch += [
+                    metadata.type_row(self._type),
+                    metadata.segment_interval_row(self.segment_interval_ms),
+                ]
             self._engine.write(batch)
+            self._type_kept = self._interval_kept = True
             self._committed_stream_time = stream_time
         self._stream_time = stream_time
 

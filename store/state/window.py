@@ -210,10 +210,10 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         `retain_duplicates` keeps every put, in order, instead of the last for each key and window; writes are
         then not cached, and None as a value is ignored. With `timestamped` values are rows of
         `store.state.timestamped`. Segments span `segment_interval_ms`, by default half the retention and at
-        least a minute; it must be the same at every open, as must the retention that it comes from.
+        least a minute. Rows that are there stay in theirs, so both may change from one open to the next.
 
         Raises `ValueError` for a negative retention, a window size that is negative or larger than the
-        retention and a segment interval below 1, `StoreCorruptedError` when the rows do not fit the segments.
+        retention and a segment interval below 1, `StoreCorruptedError` when the rows are in no segments.
         """
         check_duration(context.name, "retention_ms", retention_ms)
         check_duration(context.name, "window_size_ms", window_size_ms)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,8 +20,8 @@ from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.query import (
     FailureReason,
     KeyQuery,
+    MultiVersionedKeyQuery,
     PositionBound,
-    Query,
     RangeQuery,
     VersionedKeyQuery,
     WindowKeyQuery,
@@ -172,48 +171,56 @@ def test_a_reader_follows_a_store_that_was_set_aside_and_rebuilt(
         rebuilt.close()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "why"),
-    [
-        (
-            persistent_versioned_key_value_store("s", 24 * HOUR),
-            persistent_versioned_key_value_store("s", 48 * HOUR),
-            "its rows are in segments of",
-        ),
-        (
-            persistent_key_value_store("s"),
-            persistent_timestamped_key_value_store("s"),
-            "a timestamped key-value store",
-        ),
-    ],
-    ids=["other segments", "another type"],
-)
-def test_a_reader_of_a_store_that_was_made_anew_as_another_one_says_so(
-    before: StoreSupplier[Any], after: StoreSupplier[Any], why: str, tmp_path: Path
-) -> None:
+def committed(directory: StateDirectory, supplier: StoreSupplier[Any], *times: int) -> None:
+    """A life of the owner of a store `s`."""
+    with directory.lock("0_0"):
+        store = supplier.open(
+            StoreContext(name="s", open_engine=lambda: directory.open("0_0", "s"), task_id="0_0")
+        )
+        for time in times:
+            store.put(b"a", b"%d" % time, time)
+        if not times:
+            store.put(b"a", bytes(10))
+        store.commit()
+        store.close()
+
+
+def test_a_reader_of_a_store_that_was_made_anew_as_one_of_another_type_says_so(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
-
-    def commit(supplier: StoreSupplier[Any]) -> None:
-        with directory.lock("0_0"):
-            store = supplier.open(
-                StoreContext(name="s", open_engine=lambda: directory.open("0_0", "s"), task_id="0_0")
-            )
-            put = partial(store.put, b"a", bytes(10))
-            put(HOUR) if isinstance(store, VersionedKeyValueStore) else put()
-            store.commit()
-            store.close()
-
-    commit(before)
+    before = persistent_key_value_store("s")
+    committed(directory, before)
     with open_read_only(directory, "0_0", "s", before) as reader:
-        asked: Query[Any] = VersionedKeyQuery(b"a") if why.startswith("its rows") else KeyQuery(b"a")
-        assert query(reader, asked).is_success
+        assert query(reader, KeyQuery(b"a")).is_success
         with directory.lock("0_0"):
             directory.set_aside("0_0", "s")
-        commit(after)
+        committed(directory, persistent_timestamped_key_value_store("s"))
         for _ in range(2):
-            answer = query(reader, asked)
+            answer = query(reader, KeyQuery(b"a"))
             assert answer.failure_reason is FailureReason.STORE_EXCEPTION
-            assert why in (answer.failure_message or "")
+            assert "a timestamped key-value store" in (answer.failure_message or "")
+
+
+@pytest.mark.parametrize("another", [24, 48])
+def test_a_reader_reads_the_segments_that_there_are_whatever_retention_it_has_itself(
+    another: int, tmp_path: Path
+) -> None:
+    directory = StateDirectory(tmp_path, "app")
+    versions = [persistent_versioned_key_value_store("s", hours * HOUR) for hours in (24, another, 96)]
+
+    def answers() -> list[bytes]:
+        asked = MultiVersionedKeyQuery(b"a")
+        return [version.value for version in query(reader, asked).result]
+
+    committed(directory, versions[0], HOUR)
+    with open_read_only(directory, "0_0", "s", versions[1]) as reader:
+        for supplier in versions:
+            with directory.lock("0_0"):
+                directory.set_aside("0_0", "s")
+            committed(directory, supplier, HOUR, 9 * HOUR)
+            assert answers() == [b"%d" % time for time in (HOUR, 9 * HOUR)]
+            # The owner comes back with another retention.
+            committed(directory, versions[2], 20 * HOUR)
+            assert answers() == [b"%d" % time for time in (HOUR, 9 * HOUR, 20 * HOUR)]
 
 
 def test_a_closed_reader_says_so(owned: KeyValueStore, directory: StateDirectory) -> None:

@@ -30,6 +30,7 @@ from store.recovery.restore import (
 )
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StateStore, StoreContext
+from store.state.window import WindowStore
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
@@ -207,6 +208,48 @@ def test_a_store_of_any_kind_goes_on_behind_a_changelog_of_which_retention_has_t
     assert disk.aside == []
 
 
+@pytest.mark.parametrize("mechanism", [*Mechanism, None])
+@pytest.mark.parametrize("hours", [1, 4])
+def test_windows_go_on_with_another_retention_behind_a_changelog_that_has_lost_them(
+    tmp_path: Path, mechanism: Mechanism | None, hours: int
+) -> None:
+    """The store is the only whole copy of what is still open."""
+    changelogs, directory = Changelogs("own"), StateDirectory(tmp_path, "app")
+    log, now = changelogs["own"], 5 * HOUR
+
+    def life(hours: int, start: int) -> list[int]:
+        context = StoreContext(
+            name="own",
+            open_engine=lambda: directory.open("0_0", "own"),
+            changelog=log.tp,
+            mechanism=mechanism,
+        )
+        with directory.lock("0_0"):
+            offsets = TaskOffsets(directory, "0_0", StepClock())
+            store, result = open_and_restore(
+                LoggedStore(
+                    "own", log.tp, lambda: WindowStore(context, retention_ms=hours * HOUR, window_size_ms=1)
+                ),
+                offsets,
+                changelogs,
+                RestoreSettings(clock=StepClock()),
+            )
+            assert result.set_aside is None
+            offsets.begin_unclean()
+            store.put(b"k", b"1", start)
+            end = log.append((b"k" + start.to_bytes(8) + bytes(4), b"1"))
+            store.commit({log.tp: end})
+            offsets.committed({log.tp: end})
+            offsets.close()
+            starts = [start for start, _ in store.fetch(b"k", 0, now + 1)]
+            store.close()
+        return starts
+
+    life(2, now)
+    log.records, log.earliest = {}, log.end
+    assert life(hours, now + 1) == [now, now + 1]
+
+
 @pytest.mark.requirement("844.5")
 def test_a_mix_of_all_kinds_in_one_task_is_right_after_a_crash_at_any_moment() -> None:
     mix = {kind: kind for kind in KINDS}
@@ -368,6 +411,7 @@ def test_a_store_whose_transactions_are_switched_off_has_its_entry_before_it_is_
 
 
 DAY = 86_400_000
+HOUR = DAY // 24
 
 
 @pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])

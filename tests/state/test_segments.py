@@ -43,13 +43,18 @@ COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCO
 class Windows(WindowStore):
     """A window store whose rows are told apart by their times alone."""
 
-    def __init__(self, context: StoreContext, interval_ms: int | None = INTERVAL_MS) -> None:
+    def __init__(
+        self, context: StoreContext, interval_ms: int | None = INTERVAL_MS, retention_ms: int = RETENTION_MS
+    ) -> None:
         super().__init__(
-            context, retention_ms=RETENTION_MS, window_size_ms=0, segment_interval_ms=interval_ms
+            context, retention_ms=retention_ms, window_size_ms=0, segment_interval_ms=interval_ms
         )
 
     def write(self, time: int) -> None:
         self.put(b"k", b"v", time)
+
+    def forget(self, time: int) -> None:
+        self.put(b"k", None, time)
 
     def times(self, isolation: IsolationLevel = UNCOMMITTED) -> list[int]:
         return [windowed.window.end for windowed, _ in self.view(isolation).all()]
@@ -61,11 +66,16 @@ class Windows(WindowStore):
 class Sessions(SessionStore):
     """The same of sessions, which expire by their end."""
 
-    def __init__(self, context: StoreContext, interval_ms: int | None = INTERVAL_MS) -> None:
-        super().__init__(context, retention_ms=RETENTION_MS, segment_interval_ms=interval_ms)
+    def __init__(
+        self, context: StoreContext, interval_ms: int | None = INTERVAL_MS, retention_ms: int = RETENTION_MS
+    ) -> None:
+        super().__init__(context, retention_ms=retention_ms, segment_interval_ms=interval_ms)
 
     def write(self, time: int) -> None:
         self.put(Windowed(b"k", Window(0, time)), b"v")
+
+    def forget(self, time: int) -> None:
+        self.remove(Windowed(b"k", Window(0, time)))
 
     def times(self, isolation: IsolationLevel = UNCOMMITTED) -> list[int]:
         return [windowed.window.end for windowed, _ in self.view(isolation).fetch_range(None, None)]
@@ -575,17 +585,71 @@ def test_a_read_of_several_segments_is_of_one_moment_of_a_writer_that_goes_on_me
     assert found - {200, 290} == set(written[: len(found) - 2])
 
 
-@pytest.mark.parametrize("interval_ms", [40, 60, None])
-def test_rows_in_segments_of_another_length_are_told_at_open(
-    open_engine: OpenEngine, store_type: Any, interval_ms: int | None
+@every_mechanism
+@pytest.mark.parametrize(("retention_ms", "interval_ms"), [(40, 20), (1000, 500), (1000, 7), (0, None)])
+def test_rows_stay_in_their_segments_when_the_retention_changes_and_expire_by_the_new_one(
+    open_engine: OpenEngine,
+    store_type: Any,
+    mechanism: Mechanism | None,
+    retention_ms: int,
+    interval_ms: int | None,
 ) -> None:
+    store = store_type(context_over(open_engine, mechanism=mechanism))
+    for time in range(0, 391, 10):
+        store.write(time)
+        store.commit()
+    assert store.times() == list(range(300, 391, 10))
+    store.close()
+    for now in (390, 395, 441):
+        store = store_type(context_over(open_engine, mechanism=mechanism), interval_ms, retention_ms)
+        store.write(now)
+        # Segment 5, from 250 on, was the lowest that was left.
+        written = [*range(250, 391, 10), *(time for time in (395, 441) if time <= now)]
+        expected = [time for time in written if time > now - retention_ms]
+        for _ in range(2):
+            assert store.times() == store.times_of_key() == expected
+            store.commit()
+        assert store.times(COMMITTED) == expected
+        lowest = max(5, max(0, now - retention_ms) // INTERVAL_MS)
+        assert segments_in(store._engine) == list(range(lowest, now // INTERVAL_MS + 1))
+        store.close()
+
+
+@every_mechanism
+def test_segments_are_of_another_length_once_no_row_is_in_them(
+    open_engine: OpenEngine, store_type: Any, mechanism: Mechanism | None
+) -> None:
+    for interval_ms, time in ((50, 1010), (40, 1030), (70, 1050)):
+        store = store_type(context_over(open_engine, mechanism=mechanism), interval_ms)
+        store.write(time)
+        store.commit()
+        assert segments_in(store._engine) == [time // interval_ms]
+        assert metadata.read_segment_interval(store._engine, where="here") == interval_ms
+        store.forget(time)
+        store.commit()
+        store.close()
+
+
+def test_rows_that_no_commit_came_behind_stay_in_their_segments_too(store_type: Any) -> None:
+    """Without transactions they are there before anything is committed."""
+    engine = MemoryEngine()
+    store = store_type(context_over(engine, mechanism=None))
+    for time in (1010, 1090):
+        store.write(time)
+    for mechanism in MECHANISMS:
+        again = store_type(context_over(engine, mechanism=mechanism), 40)
+        assert again.times() == again.times_of_key() == [1010, 1090]
+
+
+def test_a_row_that_is_in_no_segment_is_corruption(open_engine: OpenEngine, store_type: Any) -> None:
     store = store_type(context_over(open_engine))
     store.write(1010)
     store.commit()
+    ((row, value),) = store._engine.scan(Family.DATA, None, None)
+    store._engine.write([(Family.DATA, segment_prefix(7) + row[8:], value)])
     store.close()
-    with pytest.raises(StoreCorruptedError, match="segment_interval_ms"):
-        store_type(context_over(open_engine), interval_ms)
-    store_type(context_over(open_engine)).close()
+    with pytest.raises(StoreCorruptedError, match="is in no segment of 50 ms"):
+        store_type(context_over(open_engine))
 
 
 def test_the_segment_interval_is_half_the_retention_and_at_least_a_minute() -> None:

@@ -577,14 +577,69 @@ def test_versions_that_were_asked_for_stay_as_they_were(make: Callable[..., Vers
     assert list(versions) == [VersionedRecord(b"1", 1)]
 
 
-def test_rows_in_segments_of_another_length_are_refused(make: Callable[..., VersionedKeyValueStore]) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("retention", "interval"), [(5, 2), (10, 3), (25, 50), (0, 1)])
+def test_older_versions_stay_in_their_segments_when_the_retention_changes_and_expire_by_the_new_one(
+    mechanism: Mechanism | None, retention: int, interval: int
+) -> None:
+    engine = MemoryEngine()
+
+    def opened(retention: int, interval: int) -> VersionedKeyValueStore:
+        return VersionedKeyValueStore(
+            context_over(engine, mechanism=mechanism),
+            history_retention_ms=retention,
+            segment_interval_ms=interval,
+        )
+
+    store = opened(RETENTION, INTERVAL)
+    for time in range(31):
+        store.put(b"k", b"%d" % time, time)
+        store.commit()
+    for now in (30, 31, 45):
+        store = opened(retention, interval)
+        store.put(b"k", b"%d" % now, now)
+        last = {30: 29, 31: 30, 45: 31}[now]
+        for _ in range(2):
+            assert store.get(b"k") == VersionedRecord(b"%d" % now, now)
+            # Segment 5, from 20 on, was the lowest that was left: with it the version that ended then.
+            for moment in range(max(19, now - retention), last):
+                assert store.get(b"k", moment) == VersionedRecord(b"%d" % moment, moment, moment + 1), moment
+            assert store.get(b"k", min(19, now - retention) - 1) is None
+            store.commit()
+    assert store.put(b"k", b"late", 45 - retention - 1) == PUT_RETURN_CODE_NOT_PUT
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_older_versions_that_no_commit_came_behind_stay_in_their_segments_too(
+    mechanism: Mechanism | None,
+) -> None:
+    """Without transactions they are there before anything is committed."""
+    engine = MemoryEngine()
+    store = VersionedKeyValueStore(
+        context_over(engine, mechanism=None), history_retention_ms=RETENTION, segment_interval_ms=INTERVAL
+    )
+    for time in (1, 9):
+        store.put(b"k", b"%d" % time, time)
+    again = VersionedKeyValueStore(
+        context_over(engine, mechanism=mechanism),
+        history_retention_ms=RETENTION,
+        segment_interval_ms=INTERVAL + 1,
+    )
+    assert again.get(b"k", 5) == VersionedRecord(b"1", 1, 9)
+
+
+def test_an_older_version_that_is_in_no_segment_is_corruption(
+    make: Callable[..., VersionedKeyValueStore],
+) -> None:
     store = make()
     store.put(b"k", b"1", 1)
     store.put(b"k", b"2", 9)
     store.commit()
+    ((row, value),) = store._engine.scan(Family.DATA, b"\x02", b"\x03")
+    store._engine.write([(Family.DATA, b"\x02" + bytes(7) + b"\x07" + row[9:], value)])
     store.close()
-    with pytest.raises(StoreCorruptedError, match="segment_interval_ms"):
-        make(segment_interval_ms=INTERVAL + 1)
+    with pytest.raises(StoreCorruptedError, match="is in no segment"):
+        make()
 
 
 @pytest.mark.parametrize("key", [b"\x01k", b"\x02" + b"\x00" * 8 + b"\xff"])
