@@ -194,8 +194,8 @@ class StoreClosedError(StoreError):
 
 
 class StoreCorruptedError(StoreError):
-    """The engine found data that fails its own checks. The store can be set aside and restored, by the rules of
-    `store.recovery.decision`."""
+    """The engine found data that fails its own checks, or that another program has written. The store can be set aside
+    and restored, by the rules of `store.recovery.decision`."""
 
 
 class StoreTypeError(StoreError):

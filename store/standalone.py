@@ -104,7 +104,10 @@ def open_store(
     def set_aside(reason: str) -> None:
         aside = storage.set_aside(name, name)
         _log.warning(
-            "store %s starts empty, for it is corrupt: %s. What was there is kept in %s", name, reason, aside
+            "store %s starts empty, for what was there is of no use: %s. It is kept in %s",
+            name,
+            reason,
+            aside,
         )
 
     with storage.lock(name):

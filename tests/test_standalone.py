@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from rocksdict import Options, Rdict
 
 from store.clock import SystemClock
 from store.engine.rocksdb import RocksEngine
@@ -140,6 +141,25 @@ def test_a_corrupt_store_is_set_aside_whole_when_the_caller_says_so(
     assert str(aside) in warning
     with open_store(SUPPLIER, tmp_path) as store:
         assert dict(store.all()) == {b"b": b"2"}
+
+
+def test_a_store_of_another_program_is_refused_or_set_aside_when_the_caller_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "standalone" / "words" / "rocksdb" / "words"
+    place.mkdir(parents=True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    database = Rdict(str(place), options=options)
+    database[b"a"] = b"1"
+    database.close()
+    with pytest.raises(StoreCorruptedError, match="another program"), open_store(SUPPLIER, tmp_path):
+        pass
+    with open_store(SUPPLIER, tmp_path, on_corruption="set_aside") as store:
+        assert list(store.all()) == []
+    [aside] = tmp_path.glob("**/set-aside/*/words")
+    assert "another program" in caplog.text
+    assert str(aside) in caplog.text
 
 
 @pytest.mark.parametrize("on_corruption", ["raise", "set_aside"])

@@ -44,6 +44,7 @@ from store.errors import (
     StoreIOError,
 )
 
+OLD_FAMILY: Final = "meta"
 EARLIER_VERSION: Final = "it was written by an earlier version of this project and has to be rebuilt"
 
 Decode = Callable[[Chunk], Chunk]
@@ -323,6 +324,16 @@ def corrupted(path: Path, why: str) -> StoreCorruptedError:
     )
 
 
+def strange(path: Path) -> StoreCorruptedError:
+    """Of a database that may be whole, and whose rows mean something else."""
+    return StoreCorruptedError(
+        f"the database {path} was made by another program, such as Kafka Streams itself, so its rows would be "
+        f"misread. Nothing was deleted. A store with a changelog can be set aside and rebuilt from it; otherwise give "
+        f"the store another directory"
+    )
+
+
+_NOT_OPENED: Final = "Invalid argument: Column families not opened:"
 _TOO_MANY_FILES: Final = os.strerror(errno.EMFILE)
 
 
@@ -347,8 +358,9 @@ def typed(path: Path, error: Exception, *, opening: bool = False) -> StoreError:
         return corrupted(path, message)
     if message.startswith("IO error: No such file or directory:") and opening:
         return corrupted(path, message)
-    if message.startswith("Invalid argument: Column families not opened:"):
-        return corrupted(path, EARLIER_VERSION)
+    if message.startswith(_NOT_OPENED):
+        ours = message.removeprefix(_NOT_OPENED).strip() == OLD_FAMILY
+        return corrupted(path, EARLIER_VERSION) if ours else strange(path)
     if isinstance(error, OSError) or message.startswith("IO error:") or "(os error " in message:
         refused = f"the operating system refused an operation on the database {path}: {message}"
         if _TOO_MANY_FILES in message:

@@ -6,7 +6,8 @@ data; data keys that would fall among them get another; all others are stored as
 
 Must survive: SIGKILL at any moment (every batch that `write` returned for is there, whole), a power cut (a
 prefix of the batches, up to the last synced one at least), files that were damaged or removed (an error,
-never an empty or partial database), and readers that are still open when the engine is closed.
+never an empty or partial database), a database that another program has left under the name (an error: its keys would
+be taken for escaped ones), and readers that are still open when the engine is closed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from rocksdict import (
 
 from store.engine.database import (
     EARLIER_VERSION,
+    OLD_FAMILY,
     Database,
     Decode,
     View,
     corrupted,
     database_options,
+    strange,
     typed,
 )
 from store.engine.logfile import damaged_length, numbers, unwritten_tail
@@ -57,7 +60,7 @@ _MANIFEST_BYTES: Final = 128 << 10
 _SCRATCH: Final = "scratch"
 _OPENED: Final = "opened"
 """A file that says that the database was opened once, and is whole since."""
-_OLD_FAMILY: Final = "meta"
+_FAMILY: Final = "default"
 _ASIDE: Final = ".aside"
 """What is added to the name of a log that RocksDB is not to read."""
 _MIN_LOG: Final = "rocksdb.min-log-number-to-keep"
@@ -300,8 +303,10 @@ class RocksEngine(_Reader):
             raise self._database.error(error, opening=True) from error
 
     def _refuse_remains(self) -> None:
-        """Where CURRENT alone is missing, RocksDB would start anew and drop the files that are there."""
+        """Where CURRENT alone is missing, RocksDB would start anew and drop the files that are there. And what another
+        program has written there would be misread."""
         if (self._path / "CURRENT").exists():
+            _refuse_strange(self._path)
             # RocksDB has a log from its first opening on. Without one it would go on without the commits in it.
             if (self._path / _OPENED).exists() and not any(self._path.glob("*.log")):
                 raise corrupted(self._path, "its write-ahead log is missing")
@@ -438,7 +443,7 @@ class ReadOnlyRocksEngine(_Reader):
         self._path = Path(path)
         self._opened: WeakSet[Database] = WeakSet()
         """All that ranges may still read."""
-        self._refuse_earlier_version()
+        self._refuse_others()
         self._files, self._database = self._open_last()
 
     def get(self, family: Family, key: bytes) -> bytes | None:
@@ -466,7 +471,7 @@ class ReadOnlyRocksEngine(_Reader):
         if files == self._files:
             return
         if files is None or files.listed[:2] != self._files.listed[:2]:
-            self._refuse_earlier_version()
+            self._refuse_others()
         self._files, self._database = self._open_last()
 
     def close(self) -> None:
@@ -496,14 +501,18 @@ class ReadOnlyRocksEngine(_Reader):
 
         return self._retried(attempt)
 
-    def _refuse_earlier_version(self) -> None:
+    def _refuse_others(self) -> None:
         def families() -> list[str]:
             if _files(self._path) is None:
                 raise self._absent()
             return Rdict.list_cf(str(self._path), _options())
 
-        if _OLD_FAMILY in self._retried(families):
+        found = self._retried(families)
+        if OLD_FAMILY in found:
             raise corrupted(self._path, EARLIER_VERSION)
+        if found != [_FAMILY]:
+            raise strange(self._path)
+        _refuse_strange(self._path)
 
     def _retried(self, attempt: Callable[[], _T | None]) -> _T:
         """The result of the attempt, once it has one: a live writer removes files while they are being read."""
@@ -577,7 +586,7 @@ def _open(path: Path, recovery: DBRecoveryMode) -> Rdict:
     options = _options()
     options.set_max_manifest_file_size(_MANIFEST_BYTES)
     options.set_wal_recovery_mode(recovery)
-    return Rdict(str(path), options=options, column_families={"default": options})
+    return Rdict(str(path), options=options, column_families={_FAMILY: options})
 
 
 def _open_to_read(path: Path) -> Rdict:
@@ -585,7 +594,31 @@ def _open_to_read(path: Path) -> Rdict:
     options = _options()
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     access = AccessType.read_only(error_if_log_file_exist=False)
-    return Rdict(str(path), options=options, column_families={"default": options}, access_type=access)
+    return Rdict(str(path), options=options, column_families={_FAMILY: options}, access_type=access)
+
+
+def _refuse_strange(path: Path) -> None:
+    """A database of this engine says that it was opened. In one that lacks that, as files may in a copy, there are
+    metadata beside the data, or neither: without transactions data come first, but to a database that says so."""
+    if (path / _OPENED).exists():
+        return
+    try:
+        if Rdict.list_cf(str(path), _options()) != [_FAMILY]:
+            return
+        database = _open_to_read(path)
+    except Exception:  # noqa: BLE001 - who opens it is told, and of other families too
+        return
+    try:
+        rows = database.iter()
+        rows.seek_to_first()
+        has_rows = rows.valid()
+        rows.seek(_META)
+        has_metadata = rows.valid()
+        del rows
+    finally:
+        database.close()
+    if has_rows and not has_metadata:
+        raise strange(path)
 
 
 def _number(log: Path) -> int:

@@ -7,6 +7,7 @@
     9ae0daaf                                 CRC-32 of all before, in hexadecimal
 
 Version 0 is that of Kafka Streams: topic, partition and offset, and no checksum. It is read and never written.
+Databases of Kafka Streams itself that lie beside it are not continued, see `store.engine.rocksdb`.
 Offsets below zero stand there for unknown ones and are left out (KAFKA-19712).
 
 Must survive: a crash or power cut at any moment of a write (the old file or the new one is there, whole), and a file

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocksdict import WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from store.engine import Family
 from store.engine.image import copy_running
 from store.engine.logfile import _fragments, damaged_length, unwritten_tail
 from store.engine.protocol import Write
-from store.engine.rocksdb import RocksEngine
+from store.engine.rocksdb import ReadOnlyRocksEngine, RocksEngine
 from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
 
 DATA, META = Family.DATA, Family.META
@@ -430,6 +430,40 @@ def test_what_says_that_a_database_was_opened_is_refused_by_the_system_as_an_io_
         RocksEngine(tmp_path / "db")
     opened.unlink()
     RocksEngine(tmp_path / "db").close()
+
+
+@pytest.mark.parametrize("engine", [RocksEngine, ReadOnlyRocksEngine])
+def test_a_database_of_another_program_is_refused_as_such_and_stays_as_it_is(
+    tmp_path: Path, engine: type[RocksEngine | ReadOnlyRocksEngine]
+) -> None:
+    path = tmp_path / "db"
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    database = Rdict(str(path), options=options)
+    database[b"\xff\x00k"] = b"1"
+    database.close()
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.suffix in (".log", ".sst")}
+    for _ in range(2):
+        with pytest.raises(StoreCorruptedError, match=f"{path} was made by another program"):
+            engine(path)
+    assert {name: (path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+    "writes", [(), [(META, b"offset", b"1")], [(DATA, b"a", b"1"), (META, b"offset", b"1")]]
+)
+def test_a_database_that_has_lost_the_note_of_its_opening_is_known_by_its_metadata(
+    tmp_path: Path, writes: list[Write]
+) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    engine.write(writes)
+    engine.close()
+    (tmp_path / "db" / "opened").unlink()
+    engine = RocksEngine(tmp_path / "db")
+    assert [row for family in Family for row in engine.scan(family, None, None)] == [
+        row[1:] for row in writes
+    ]
+    engine.close()
 
 
 def test_keys_from_the_last_byte_on_are_kept_from_what_the_engine_notes_of_itself(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Checkpointed, Family, Overlay, Pairs
@@ -28,6 +29,7 @@ from store.recovery.restore import (
     restore,
     suspects,
 )
+from store.state import timestamped as timestamped_rows
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StateStore, StoreContext
 from store.state.window import WindowStore
@@ -522,6 +524,61 @@ def test_the_checkpoint_of_kafka_streams_is_taken_over(tmp_path: Path) -> None:
         assert result == RestoreResult(0, 3, 4)
         assert store.get_committed_offset(tp) == 2
         assert directory.read_checkpoint("0_0") == {}
+        store.close()
+
+
+def made_by_kafka_streams(path: Path, rows: Sequence[Pair], *families: str) -> None:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    path.mkdir(parents=True)
+    database = Rdict(
+        str(path), options=options, column_families=dict.fromkeys(("default", *families), options)
+    )
+    family = database.get_column_family(families[-1] if families else "default")
+    for key, value in rows:
+        family[key] = value
+    del family
+    database.close()
+    (path / "rocksdict-config.json").unlink()
+
+
+@pytest.mark.parametrize("families", [(), ("keyValueWithTimestamp",)], ids=["plain", "timestamped"])
+@pytest.mark.parametrize("timestamped", [False, True])
+@pytest.mark.parametrize("mechanism", [*Mechanism, None])
+@pytest.mark.parametrize("last_key", [b"\xff", b"\xff\x01abc", b"\xff\xff\xff\xff"])
+def test_a_database_of_kafka_streams_is_set_aside_and_its_changelog_restored(
+    tmp_path: Path,
+    families: tuple[str, ...],
+    timestamped: bool,
+    mechanism: Mechanism | None,
+    last_key: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its checkpoint is read and its database opens, but keys from the last byte on are escaped in one of ours."""
+    changelogs, directory = Changelogs("own"), StateDirectory(tmp_path, "app")
+    log = changelogs["own"]
+    rows = [*FIRST, (b"\xff\x00k", b"2"), (last_key, b"3")]
+    end = log.append(*rows)
+    made_by_kafka_streams(directory.path("0_0", "own"), rows, *families)
+    (tmp_path / "app" / "0_0" / ".checkpoint").write_text(f"0\n1\n{log.tp.topic} 0 {end}\n")
+    context = StoreContext(name="own", open_engine=lambda: directory.open("0_0", "own"), mechanism=mechanism)
+    with directory.lock("0_0"):
+        offsets = TaskOffsets(directory, "0_0", StepClock())
+        store, result = open_and_restore(
+            LoggedStore("own", log.tp, lambda: KeyValueStore(context, timestamped=timestamped)),
+            offsets,
+            changelogs,
+        )
+        expected = {
+            key: timestamped_rows.pack(value, 0) if timestamped else value
+            for key, value in log.values().items()
+        }
+        assert contents(store) == {key: store.get(key) for key in expected} == expected
+        assert result.set_aside is not None
+        assert list(Path(result.set_aside).glob("CURRENT"))
+        assert "rebuilt from the start" in caplog.text
+        offsets.close()
         store.close()
 
 
