@@ -389,7 +389,9 @@ class SparkStreamsQuery:
 
     def _bring_to_planned(self, batch_id: int) -> None:
         reach(Point.BATCH_PLANNED)
-        ends = _planned_ends(self._jvm, self._streams.checkpoint, batch_id)
+        planned = _planned_ends(self._jvm, self._streams.checkpoint, batch_id)
+        # One that was begun before may have topics that have left the topology since.
+        ends = {tp: end for tp, end in planned.items() if tp.topic in self._partitions}
         with self._working:
             self._check_ends(ends)
             self._bring_to(ends, batch_id)
