@@ -66,7 +66,6 @@ from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.dsl.processors import Process, TransformTable
 from store.streams.hanging import HangingInputs
-from store.streams.positions import settle
 from store.streams.topology import ProcessorSupplier, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
 from store.types import IsolationLevel, TopicPartition
@@ -98,8 +97,18 @@ gone refuses connections."""
 _SAID = re.compile(r"TaskHostError: (\w+): ")
 """The class of what a host has raised."""
 
+_PAUSE_S = 0.05
+"""How often the end of a transaction is looked for."""
+
 _BUSY_S = 1.0
 """After how long a micro-batch that is under way is not waited for, to bring orders after it."""
+
+_OWN_S = 60.0
+"""How long the end of a transaction in a topic of the application's own is waited for."""
+
+_OTHERS_S = 10.0
+"""The same for all other topics that it writes and reads, where it may be one of others, open for as long as they
+like."""
 
 _LONGEST_END_S = 60.0
 """How long Spark may take to tell task hosts that a query has ended. They end by themselves then."""
@@ -141,7 +150,9 @@ class SparkStreams:
         cloudpickle). Raises `ConfigError` for a relative `state_dir`: executors have other working directories.
 
         With `trigger={"availableNow": True}` the query ends when everything that was there is processed through all
-        sub-topologies, and what was written between them by then.
+        sub-topologies, by topics of the application's own or others, and what was written between them by then. What
+        comes by a topic where it was before, in a loop, may be left for the next run, and so may be what comes of
+        punctuators by the wall clock, and what lies behind a transaction of others that stays open.
         """
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
@@ -258,8 +269,12 @@ class SparkStreamsQuery:
         ]
         wanted = streams.slots or max(1, self._context.defaultParallelism)
         self._slots = min(wanted, max(1, len(self._tasks)))
-        self._left = self._left_behind()
+        self._done: Mapping[TopicPartition, int] = {}
+        """What Spark had noted as done when it was started last: it plans nothing before that again."""
         self.query: StreamingQuery = self._start()
+        self._left = {tp: end for tp, end in self._done.items() if end > starting.get(tp, 0)}
+        """Up to where inputs are to be processed of which Spark tells nobody before there is something new: what it has
+        noted as done, where the group was set back since."""
         self._keeper: threading.Thread | None = None
         self._between_orders: TaskHostError | None = None
         """What a punctuator, or a task that was to be open, has raised while no micro-batch was under way."""
@@ -327,8 +342,9 @@ class SparkStreamsQuery:
     def process_all_available(self) -> None:
         """Wait until everything that is in the sources now is processed, and what comes of it. For tests."""
         self.query.processAllAvailable()
-        while self._between():
-            self.query.processAllAvailable()
+        for ends in self._rounds():
+            while self.is_active and any(end > self._brought_to(tp) for tp, end in ends.items()):
+                self.query.processAllAvailable()
 
     def stop(self) -> None:
         """End the query. Task hosts commit what they have processed, close their tasks and end."""
@@ -371,6 +387,7 @@ class SparkStreamsQuery:
         if streams.max_offsets_per_trigger is not None:
             options["maxOffsetsPerTrigger"] = str(streams.max_offsets_per_trigger)
         self._planned = {}
+        self._done = self._noted_as_done()
         source = self._spark.readStream.format("kafka").options(**options).load().select("partition")
         writer = source.writeStream.queryName(self.name).option("checkpointLocation", streams.checkpoint)
         if streams.trigger is not None:
@@ -427,52 +444,68 @@ class SparkStreamsQuery:
         trigger = self._streams.trigger or {}
         return bool(trigger.get("availableNow") or trigger.get("once"))
 
+    def _brought_to(self, tp: TopicPartition) -> int:
+        """Up to where a task was brought, by this query or by one that had this checkpoint before."""
+        return max(self._planned.get(tp, 0), self._done.get(tp, 0))
+
+    @property
+    def _links(self) -> list[str]:
+        """The inputs that the application writes, or may write."""
+        topologies = self._streams.application.sub_topologies
+        written = {
+            self._streams.config.errors_dead_letter_queue_topic_name,
+            *[topic for topology in topologies for topic in topology.sinks],
+        }
+        anything = any(topology.any_sink for topology in topologies)
+        return sorted(
+            topic for topology in topologies for topic in topology.sources if anything or topic in written
+        )
+
+    def _rounds(self) -> Iterator[dict[TopicPartition, int]]:
+        """What sub-topologies have written to each other, in rounds that bring what was there through all of them.
+
+        Each is asked for once the one before is processed, and is one step on the way of a record. A way that comes by
+        no topic twice has at most as many steps as there are topics between. There are no more rounds, or there might
+        be no end: what goes round in a loop, what others write to those topics, and what punctuators do by the wall
+        clock, may always be more.
+        """
+        for _ in self._links:
+            if self._stopping.is_set() or not (ends := self._between()):
+                return
+            yield ends
+
     def _between(self) -> dict[TopicPartition, int]:
-        """Up to where the application's own inputs reach, of those to which no task was brought yet.
+        """Up to where those inputs reach that the application writes, of those to which no task was brought yet.
 
         They are written in the course of a micro-batch whose end was planned before.
         """
-        topics = sorted(self._streams.application.repartition_topics)
-        if not topics:
+        links = self._links
+        if not links:
             return {}
-        reader = self._deployment.log().reader()
-        try:
-            found = {}
-            for topic in topics:
-                for partition in range(self._partitions[topic]):
-                    tp = TopicPartition(topic, partition)
-                    # Who has written is done; its markers may be still on their way.
-                    settle(reader, tp, SystemClock())
-                    end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
-                    if end > self._planned.get(tp, 0):
-                        found[tp] = end
-            return found
-        finally:
-            reader.close()
+        places = [
+            TopicPartition(topic, number) for topic in links for number in range(self._partitions[topic])
+        ]
+        with closing(self._deployment.log().reader()) as reader:
+            ends = _decided_ends(reader, places, self._streams.application.repartition_topics)
+        return {tp: end for tp, end in ends.items() if end > self._brought_to(tp)}
 
-    def _left_behind(self) -> dict[TopicPartition, int]:
-        """Up to where inputs are to be processed of which Spark tells nobody before there is something new: what it has
-        noted as done, where the group was set back since."""
+    def _noted_as_done(self) -> dict[TopicPartition, int]:
+        """Up to where Spark has brought tasks; nowhere, if there is a micro-batch that is planned again."""
         checkpoint = self._streams.checkpoint
         planned, done = (self._jvm.last_noted(f"{checkpoint}/{log}") for log in ("offsets", "commits"))
         if done is None or planned != done:
-            # What is not noted as done is planned again.
             return {}
         ends = _planned_ends(self._jvm, checkpoint, done)
-        return {
-            tp: end
-            for tp, end in ends.items()
-            if tp.partition < self._partitions.get(tp.topic, 0) and end > self._positions.get(tp, 0)
-        }
+        return {tp: end for tp, end in ends.items() if tp.partition < self._partitions.get(tp.topic, 0)}
 
     def _finish(self) -> None:
-        """Process what was left behind, and what the last micro-batches have left between sub-topologies. Each round
-        brings that one further, and takes nothing from outside, so it ends."""
+        """Process what was left behind, and what the last micro-batches have left between sub-topologies."""
         self._context.setJobGroup(self._deployment.run, f"finish what {self.name} has left")
         with self._working:
             self._bring_to(self._left, -1)
-        while not self._stopping.is_set() and (ends := self._between()):
+        for ends in self._rounds():
             with self._working:
+                self._ids.check()
                 self._bring_to(ends, -1)
 
     def _keep_open(self) -> None:
@@ -968,6 +1001,38 @@ def _positions(
         return found
     finally:
         reader.close()
+
+
+def _decided_ends(
+    reader: Reader, places: Iterable[TopicPartition], own: Collection[str]
+) -> dict[TopicPartition, int]:
+    """Up to where these can be read, once it is decided what becomes of what is written there by now: who has written
+    is done, and its markers may be still on their way.
+
+    Transactions of others are not waited for to their end, unless in topics of the application's `own`: what comes
+    behind those nobody can read, and it is processed when somebody can. Raises `RetriableError` there.
+    """
+    found: dict[TopicPartition, int] = {}
+    began = time.monotonic()
+    for tp in places:
+        written: int | None = None
+        while True:
+            try:
+                if written is None:
+                    written = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
+                found[tp] = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+                if found[tp] >= written:
+                    break
+                why = RetriableError(f"{tp} was written up to {written}, and can be read up to {found[tp]}")
+            except RetriableError as error:
+                why = error
+            if time.monotonic() - began >= (_OWN_S if tp.topic in own else _OTHERS_S):
+                if tp.topic in own or tp not in found:
+                    raise why
+                _log.warning("%s: what is behind the open transaction there is left for later", why)
+                break
+            time.sleep(_PAUSE_S)
+    return found
 
 
 def _pickled(streams: SparkStreams) -> None:
