@@ -66,6 +66,7 @@ from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.dsl.processors import Process, TransformTable
 from store.streams.hanging import HangingInputs
+from store.streams.ordinals import is_old
 from store.streams.topology import ProcessorSupplier, Topology
 from store.streams.worker import REFRESH_POSITIONS_S
 from store.types import IsolationLevel, TopicPartition
@@ -499,21 +500,45 @@ class SparkStreamsQuery:
         return {tp: end for tp, end in ends.items() if tp.partition < self._partitions.get(tp.topic, 0)}
 
     def _finish(self) -> None:
-        """Process what was left behind, and what the last micro-batches have left between sub-topologies."""
+        """Process what was left behind, and what the last micro-batches have left between sub-topologies; and have
+        tasks without input commit again where they stand, if that is old."""
         self._context.setJobGroup(self._deployment.run, f"finish what {self.name} has left")
         with self._working:
             self._bring_to(self._left, -1)
+            # The first micro-batch opens all tasks. Where there was nothing new at all there was none.
+            self._run(self._orders(dict.fromkeys(self._old(), 0)))
         for ends in self._rounds():
             with self._working:
                 self._ids.check()
                 self._bring_to(ends, -1)
+
+    def _old(self) -> list[TopicPartition]:
+        """The inputs to which no task was brought yet, and whose positions are so old that they are committed again.
+
+        A task does that once it is open: a broker forgets them, however often a query is started meanwhile.
+        """
+        group, now_ms = self.name, SystemClock().time_ms()
+        try:
+            with closing(self._deployment.log().reader()) as reader:
+                return [
+                    tp
+                    for tp in list(self._positions)
+                    if tp not in self._ends
+                    and is_old(
+                        reader.committed_metadata(group, tp, stable=False), now_ms, REFRESH_POSITIONS_S
+                    )
+                ]
+        except LogError as error:
+            _log.warning("how old the positions of %s are is not known for now: %s", group, error)
+            return []
 
     def _keep_open(self) -> None:
         """Have the hosts hear of the query three times in a lease, so that tasks stay open without input.
 
         Where a task may have wall-clock punctuators, every one is open from the start on. Where none may, those are to
         which a micro-batch has brought orders, and the others are opened now and then, to commit where they stand: a
-        broker forgets that of tasks without input (`offsets.retention.minutes`).
+        broker forgets that of tasks without input (`offsets.retention.minutes`). At the start those are whose positions
+        are old by then.
 
         The orders name ends to which tasks were brought before, so there is nothing to do for them. While a micro-batch
         is under way hosts are told without. When this process dies nobody tells them any more, and the lease ends.
@@ -538,6 +563,7 @@ class SparkStreamsQuery:
     def _keep_every_open(self, every: Collection[TopicPartition], ticking: bool, reader: Reader) -> None:
         hanging = HangingInputs(self.name, SystemClock())
         left, refreshed, pause, ended = self._left, time.monotonic(), 0.0, -1
+        old = [] if ticking else self._old()
         while not self._over.wait(pause):
             pause = LEASE_S / 3
             hanging.look(reader, lambda: every)
@@ -553,8 +579,9 @@ class SparkStreamsQuery:
                         return
                     self._bring_to(left, -1)
                     left = {}
-                    kept = every if ticking or refresh else set(self._ends)
+                    kept = every if ticking or refresh else {*self._ends, *old}
                     self._run(self._orders(dict.fromkeys(kept, 0) | self._planned, refresh=refresh))
+                    old = []
                 finally:
                     self._working.release()
                 if refresh:

@@ -43,6 +43,9 @@ and a changelog that was lacks what its store had; a task finds that before it r
 Of many topics that does not fit one by one, and is noted of some all together: that one of them is another is known
 then, and not which one.
 
+When it committed is noted as well. A broker forgets positions that were not committed for long, and tells nobody how
+old they are; who opens a task of a process that is started often finds it there (`store.streams.worker`).
+
 Not seen is a zombie of a former ordinal that has never committed, as nothing is noted then; one that writes to a store
 which another sub-topology has now, where no host had it on disk; nor, under at least once, any: nobody is fenced there.
 """
@@ -79,6 +82,7 @@ _INPUTS = "-inputs.-"
 _MOST_TOPICS = 40
 """Of further ones it is noted all together which topics they are, see `together`."""
 _LOGGED = "-logged.-"
+_COMMITTED = "-committed.-"
 _MOST_LOGGED = 16
 """Of further changelogs it is not noted how far they go."""
 _DIGEST = 5
@@ -88,6 +92,7 @@ _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9.
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
 _NOTED_INPUTS = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_INPUTS)}([A-Za-z0-9_-]+) at 0")
 _NOTED_LOGGED = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_LOGGED)}([A-Za-z0-9_-]+) at 0")
+_NOTED_TIME = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_COMMITTED)} at ([0-9]+)")
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -122,9 +127,10 @@ def note(
     observed: Mapping[str, int] = MappingProxyType({}),
     topics: str = "",
     logged: str = "",
+    time: str = "",
 ) -> str:
     """What is noted beside the positions that a task of this ordinal commits. For `topics` see `note_of_topics`, for
-    `logged` `note_of_changelogs`.
+    `logged` `note_of_changelogs`, for `time` `note_of_time`.
 
     Its stream time too, if it has one, and then the largest time that each operator has observed: in plain words, or
     packed where those are too long or a name has other characters. Older versions read what is packed as the time of
@@ -132,10 +138,10 @@ def note(
     left out: those that are furthest behind. They begin anew after a restart, as in Kafka Streams.
     """
     if stream_time < 0:
-        return f"sub-topology {ordinal}{topics}{logged}"
-    begin = f"sub-topology {ordinal}, stream time {stream_time}{topics}{logged}"
-    plain = begin + "".join([f", {operator} at {time}" for operator, time in observed.items()])
-    ours = (plain.count(_INPUTS), plain.count(_LOGGED)) == (bool(topics), bool(logged))
+        return f"sub-topology {ordinal}{topics}{logged}{time}"
+    begin = f"sub-topology {ordinal}, stream time {stream_time}{topics}{logged}{time}"
+    plain = begin + "".join([f", {operator} at {observed[operator]}" for operator in observed])
+    ours = [*map(plain.count, (_INPUTS, _LOGGED, _COMMITTED))] == [*map(bool, (topics, logged, time))]
     ours = ours and _PACKED not in plain
     if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and ours):
         return plain
@@ -286,6 +292,25 @@ def last_logged_of(notes: Iterable[str], store: str) -> int | None:
     return max((last for last in found if last is not None), default=None)
 
 
+def note_of_time(ms: int) -> str:
+    """What a note says of when it was made, by the clock of who commits. Older versions read it as they do
+    `note_of_topics`."""
+    return f", {_COMMITTED} at {ms}"
+
+
+def committed_at(metadata: str) -> int | None:
+    """When a position with this beside it was committed; None where that is not noted."""
+    match = _NOTED_TIME.match(metadata)
+    return None if match is None else int(match[2])
+
+
+def is_old(metadata: str, now_ms: int, seconds: float) -> bool:
+    """Whether a position with this beside it was committed so long ago, by a clock that may have been wrong, or nobody
+    knows when: versions before, and persons, do not note it."""
+    at = committed_at(metadata)
+    return at is None or abs(now_ms - at) >= seconds * 1000
+
+
 def observed_by(operator: str, times: Mapping[str, int]) -> int:
     """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
     return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))
@@ -314,7 +339,7 @@ def observed_times(metadata: str) -> dict[str, int]:
     match = _TIMES.fullmatch(metadata)
     times: dict[str, int] = {}
     for name, time in [] if match is None else _OBSERVED.findall(match[2]):
-        if name.startswith((_INPUTS, _LOGGED)):
+        if name.startswith((_INPUTS, _LOGGED, _COMMITTED)):
             continue
         times |= _unpack(name[len(_PACKED) :]) if name.startswith(_PACKED) else {name: int(time)}
     return times

@@ -254,6 +254,8 @@ class Task:
         self._positions_at = None if topic is None else TopicPartition(topic, partition)
         self.group_lacks_positions = False
         """Whether input positions were known from their own topic alone: the group should get them again."""
+        self._positions_said: Collection[str] = ()
+        """What was noted beside the positions of the group that it began with."""
         self._took_over = False
         """Whether this incarnation had to fence the tasks of a former ordinal."""
         self.tasks_in_process = tasks_in_process
@@ -630,6 +632,7 @@ class Task:
             self._observed_by_others | self._context.observed,
             self._noted_topics,
             ordinals.note_of_changelogs(self._last_changes | changed) if self._producer is not None else "",
+            ordinals.note_of_time(self._began_ms),
         )
 
     def _restore(self, context: TaskContext, reader: GroupReader) -> None:
@@ -679,6 +682,7 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
+        self._positions_said = [self._said[tp] for tp, position in committed.items() if position is not None]
         self._begun_at_earliest = frozenset([tp for tp, position in committed.items() if position is None])
         if self._positions_at is not None and committed != self._committed_positions(reader):
             self.group_lacks_positions = True
@@ -1770,6 +1774,12 @@ class Task:
         self._faults.committed(self._committed)
         self._processed = 0
         self._state = _State.RUNNING
+
+    def began_with_positions_of(self, seconds: float) -> bool:
+        """Whether the group has a position that was committed so long before this incarnation was opened, or nobody
+        knows when. Asked before it commits."""
+        now = self._clock.time_ms()
+        return any(ordinals.is_old(said, now, seconds) for said in self._positions_said)
 
     def refresh_positions(self) -> None:
         """Commit the positions again, unchanged. A broker forgets those that were not committed for some days

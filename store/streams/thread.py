@@ -19,8 +19,9 @@ the most partitions, and they stand for its tasks: whoever has partition k of it
   this member did not come back in time; then the other one has fenced it, or waits for the directory.
 * A broker forgets positions in topics that no member subscribes to, `offsets.retention.minutes` after they were
   committed last. Each commit of a task is of all its inputs, and an idle one commits now and then
-  (`store.streams.worker.REFRESH_POSITIONS_S`), as it does for a worker without a group. What is forgotten while nobody
-  runs is found by who starts, as ever: stores are ahead of the group, or there is a topic of positions.
+  (`store.streams.worker.REFRESH_POSITIONS_S`), or as soon as it is opened where that is due, as it does for a worker
+  without a group. What is forgotten while nobody runs is found by who starts, as ever: stores are ahead of the group,
+  or there is a topic of positions.
 * Which input leads follows from the inputs and their partitions. Who finds that these have changed ends
   (`InputChangedError`), and so does who comes to members that another input stands for tasks to.
 

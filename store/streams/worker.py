@@ -92,7 +92,9 @@ _PURGE_S = 1.0
 """How long a purge waits for the leaders of what it deletes, while tasks have open transactions."""
 
 REFRESH_POSITIONS_S = 6 * 3600.0
-"""An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
+"""An idle task commits its positions again after this time, long before a broker forgets them (7 days); so does one
+that is opened, where they were committed that long ago. So they grow no older than twice that while its process is
+started over and over again."""
 
 
 TICK_S = 0.1
@@ -709,8 +711,10 @@ class Worker:
                 # read.
                 task.check_inputs_reach()
             self._waiting.discard(partition)
-            # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
+            # Long ago, where the group lacks positions, or soon will: they are committed again as soon as the task is
+            # idle. A process that is started often would not live to do it, if it counted from its own start.
             long_ago = task.group_lacks_positions or partition in self._to_refresh
+            long_ago = long_ago or task.began_with_positions_of(REFRESH_POSITIONS_S)
             self._last_commit[partition] = -inf if long_ago else self._clock.monotonic()
             return True
         if partition in self._aborts:

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from store.log import Reader
 from store.log.kafka import KafkaLog
+from store.log.kafka.reader import KafkaReader
 from store.spark import SparkStreamsQuery, streams
+from store.spark.host import Deployment, TaskHost
+from store.streams import ordinals
 from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.streams.task import Task
 from store.streams.topology import Context, Topology
 from store.types import Record, TopicPartition
 from tests.spark.hosts import lasting
@@ -200,3 +205,56 @@ def test_a_query_that_is_stopped_in_a_micro_batch_goes_on_without_a_topic_that_h
     query.process_all_available()
     assert sorted(running.output()) == [(b"b", b""), (b"c", b"")]
     assert {tp.topic for tp in query.lag} == {f"{name}-stays"}
+
+
+def all_old(deployment: Deployment) -> TaskHost:
+    """Called in the process of a host: all positions are old."""
+    Task.began_with_positions_of = lambda *_: True  # type: ignore[method-assign]
+    return TaskHost.of(deployment)
+
+
+def committed_at(reader: KafkaReader | Reader, running: Running, topic: str) -> list[int | None]:
+    """When the positions in its partitions were committed."""
+    assert isinstance(reader, KafkaReader)
+    return [
+        ordinals.committed_at(
+            reader.committed_metadata(running.name, TopicPartition(f"{running.name}-{topic}", number))
+        )
+        for number in range(2)
+    ]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("trigger", [None, AVAILABLE_NOW], ids=["goes_on", "ends_by_itself"])
+def test_positions_that_are_old_are_committed_again_by_a_query_that_is_started_where_there_is_nothing_new(
+    running: Running, monkeypatch: pytest.MonkeyPatch, trigger: dict[str, bool] | None, guarantee: str
+) -> None:
+    running.topics("in", "out")
+    application = passing(running, ("in", "out"))
+    config = {"processing.guarantee": guarantee}
+    for number in range(8):
+        running.feed("in", (b"%d" % number, b""))
+    query = running.start(application, config=config, trigger=AVAILABLE_NOW)
+    assert query.await_termination(LONGEST_S)
+    with closing(running.log.reader()) as reader:
+        before = committed_at(reader, running, "in")
+        # Not before they are old.
+        query = running.start(application, config=config, trigger=AVAILABLE_NOW)
+        assert query.await_termination(LONGEST_S)
+        assert committed_at(reader, running, "in") == before
+        monkeypatch.setattr(streams, "is_old", lambda *_: True)
+        query = running.start(application, config=config, trigger=trigger, host=all_old)
+        until(
+            lambda: (
+                all(
+                    (now or 0) > (then or 0)
+                    for now, then in zip(committed_at(reader, running, "in"), before, strict=True)
+                )
+                or not query.is_active
+            )
+        )
+        query.stop()
+        assert query.exception() is None
+        after = committed_at(reader, running, "in")
+        assert all((now or 0) > (then or 0) for now, then in zip(after, before, strict=True))
+    assert sorted(running.output()) == [(b"%d" % number, b"") for number in range(8)]

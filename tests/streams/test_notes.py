@@ -36,6 +36,7 @@ def test_what_is_noted_is_read_again(ordinal: int, time: int, observed: dict[str
     assert len(said) <= TAKEN
     assert (ordinals.noted(said), ordinals.stream_time(said)) == (ordinal, time)
     assert read(said, observed) == observed
+    assert ordinals.committed_at(said) is None
     assert ordinals.observed_by("some other operator, of no such name", ordinals.observed_times(said)) == -1
 
 
@@ -71,16 +72,19 @@ def test_it_fits_at_any_size(count: int, random: Any, bits: int) -> None:
     st.dictionaries(names, times, max_size=5),
     st.dictionaries(names, st.integers(0, 2**50), max_size=20),
 )
-def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen(
+def test_how_far_changelogs_go_is_read_again_of_the_first_sixteen_beside_the_time_of_the_commit(
     time: int, observed: dict[str, int], ends: dict[str, int]
 ) -> None:
     inputs = ordinals.note_of_topics({"in": "an id"})
-    said = ordinals.note(3, time, observed, inputs, ordinals.note_of_changelogs(ends))
+    said = ordinals.note(
+        3, time, observed, inputs, ordinals.note_of_changelogs(ends), ordinals.note_of_time(1_700_000_000_000)
+    )
     noted = sorted(ends)[:16]
     assert {store: ordinals.last_logged(said, store) for store in ends} == {
         store: ends[store] if store in noted else None for store in ends
     }
     assert ordinals.made_anew(said, {"in": "another id"}) == {"in"}
+    assert ordinals.committed_at(said) == 1_700_000_000_000
     if time >= 0:
         assert read(said, observed) == observed
 
@@ -90,8 +94,9 @@ def test_all_that_is_noted_fits_where_there_is_much_of_each() -> None:
     ids = {f"topic {at}": f"id {at}" for at in range(100)}
     inputs = ordinals.note_of_topics(ids, [f"topic {at}" for at in range(50, 100)])
     logged = ordinals.note_of_changelogs({f"store {at}": 2**48 for at in range(100)})
-    said = ordinals.note(10**6, 2**62, observed, inputs, logged)
+    said = ordinals.note(10**6, 2**62, observed, inputs, logged, ordinals.note_of_time(2**62))
     assert len(said) <= TAKEN
+    assert ordinals.committed_at(said) == 2**62
     assert ordinals.last_logged(said, "store 0") == 2**48
 
 
