@@ -84,8 +84,8 @@ class Scenario(scenarios.Scenario):
     retentions_ms: ClassVar[Mapping[str, int]] = {
         INVOICES: BEFORE_MS + AFTER_MS + GRACE_MS,
         PAYMENTS: BEFORE_MS + AFTER_MS + GRACE_MS,
-        PAYABLE: LATEST_MS + GRACE_MS,
-        PAYING: LATEST_MS + GRACE_MS,
+        PAYABLE: LATEST_MS + GRACE_MS + 1,
+        PAYING: LATEST_MS + GRACE_MS + 1,
     }
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:

@@ -322,8 +322,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.joins:JoinWindows.retention_ms",
-                "max(self.size_ms, self.before_ms, self.after_ms) + self.grace_ms",
-                "max(self.size_ms, self.before_ms, self.after_ms)",
+                "max(self.size_ms + self.grace_ms, latest + 1)",
+                "max(self.size_ms, latest + 1 - self.grace_ms)",
             ),
         ),
     ),

@@ -98,8 +98,13 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long the stores keep their records: where one difference is negative, for the whole of the other."""
-        return max(self.size_ms, self.before_ms, self.after_ms) + self.grace_ms
+        """How long the stores keep their records: for both differences and the grace, as in Kafka Streams.
+
+        What is so old has expired, though. So where one difference is 0 or negative, it is 1 ms more than the other and
+        the grace, after which the last partner may come; but 0 where there is no time at all.
+        """
+        latest = max(self.before_ms, self.after_ms) + self.grace_ms
+        return max(self.size_ms + self.grace_ms, latest + 1) if latest else 0
 
 
 @dataclass(frozen=True)

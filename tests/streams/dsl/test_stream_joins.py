@@ -191,6 +191,54 @@ def test_partners_that_are_all_earlier_are_found_however_far_the_time_has_gone_o
     assert results("inner", windows, records) == [(pair, 10_150)]
 
 
+@pytest.mark.parametrize("grace", [0, 20])
+@pytest.mark.parametrize("least", [-100, 0])
+@pytest.mark.parametrize("first", [L, R])
+def test_partners_at_the_limit_of_a_window_to_one_side_are_found_though_another_record_of_their_time_comes_first(
+    first: str, least: int, grace: int
+) -> None:
+    limits = JoinWindows.of_time_difference(160, grace=grace)
+    windows = limits.before(least) if first == L else limits.after(least)
+    second = R if first == L else L
+    records: list[Input] = [
+        (first, A, b"a", 10_000),
+        (first, b"b", b"x", 10_160 + grace),
+        (second, A, b"A", 10_160),
+    ]
+    pair = "a,A" if first == L else "A,a"
+    assert results("inner", windows, records) == [(pair, 10_160)]
+    left = results("outer", windows, [*records, (L, b"z", b"", 99_999)])
+    assert [value for value, _ in left if "A" in value] == [pair]
+
+
+def test_a_late_record_within_the_grace_period_finds_its_partner_of_the_same_time() -> None:
+    windows = JoinWindows.of_time_difference(0, grace=20)
+    records: list[Input] = [(L, A, b"A", 100), (L, b"b", b"x", 120), (R, A, b"a", 100)]
+    assert results("inner", windows, records) == [("A,a", 100)]
+
+
+def test_windows_of_no_length_and_without_a_grace_period_are_over_when_their_partners_come() -> None:
+    records: list[Input] = [(L, A, b"A", 100), (R, A, b"a", 100), (L, b"z", b"Z", 200)]
+    assert results("inner", JoinWindows.of_time_difference(0), records) == []
+
+
+@pytest.mark.parametrize(
+    ("windows", "kept_ms"),
+    [
+        (JoinWindows(1, 1, 0), 2),
+        (JoinWindows(15_000, 15_000, 5_000), 35_000),
+        (JoinWindows(1, 600_000, 0), 600_001),
+        (JoinWindows(0, 600_000, 0), 600_001),
+        (JoinWindows(600_000, -600_000, 7), 600_008),
+        (JoinWindows(0, 0, 0), 0),
+    ],
+)
+def test_a_join_keeps_records_for_both_differences_and_no_shorter_than_to_the_last_partner(
+    windows: JoinWindows, kept_ms: int
+) -> None:
+    assert windows.retention_ms == kept_ms
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"), [("inner", []), ("left", ["A,None"]), ("outer", ["A,None", "None,a"])]
 )

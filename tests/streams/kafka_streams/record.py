@@ -144,7 +144,8 @@ def _by_topic(answer: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _alike(theirs: dict[str, dict[str, str]], ours: dict[str, dict[str, str]]) -> bool:
-    """Whether internal topics are, but for the time that sliding windows and sessions are kept longer here."""
+    """Whether internal topics are, but for the time that sliding windows, sessions, and records of a join
+    whose windows lie to one side are kept longer here."""
     return theirs.keys() == ours.keys() and all(
         theirs[topic].keys() == ours[topic].keys()
         and all(
