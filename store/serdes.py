@@ -7,7 +7,9 @@ bytes, but promises no order among values.
 
 from __future__ import annotations
 
+import json
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -135,9 +137,11 @@ class BoolSerde:
 class JsonSerde(Generic[T]):
     """Whatever msgspec can encode, as JSON; given a type, decoding checks against it.
 
-    Equal values give equal bytes, and so does what they come back as: the keys of objects and the fields of dataclasses
-    and structs are sorted. What JSON does not know comes back as what it became:
-    tuples and sets as lists, bytes as text, and numbers that are not finite as None, unless the type says more.
+    Equal values give equal bytes, and so does what they come back as: the keys of objects, the fields of dataclasses
+    and structs, and sets are sorted. A set of what has no order is refused (`TypeError`), and so are two keys of an
+    object that are one in JSON, such as 1 and "1" (`ValueError`); sets of sets have an order of their own each time.
+    What JSON does not know comes back as what it became: tuples and sets as lists, bytes as text, and numbers that are
+    not finite as None, unless the type says more.
     """
 
     def __init__(self, type_: type[T] | Any = Any) -> None:
@@ -158,14 +162,29 @@ class JsonSerde(Generic[T]):
         try:
             data = self._encoder.encode(value)
         except TypeError:
-            # It sorts keys of text alone: those that are numbers become that first.
-            data = self._encoder.encode(msgspec.to_builtins(value, str_keys=True))
+            # It sorts keys of text alone: those that are numbers become that first, and a set must be sorted by then.
+            data = self._encoder.encode(msgspec.to_builtins(value, str_keys=True, order="sorted"))
+            _check_keys(msgspec.json.encode(value), data)
         if data == b"null":
             raise ValueError(f"{value!r} is null in JSON, which says that there is no value")
         return data
 
     def deserialize(self, data: bytes) -> T:
         return self._decoder.decode(data)
+
+
+def _check_keys(whole: bytes, data: bytes) -> None:
+    """Raises `ValueError` where `data` has lost what `whole` has, in another order: the value of a key that is twice in
+    an object."""
+    if len(whole) == len(data):
+        return
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        for key, times in Counter(key for key, _ in pairs).items():
+            if times > 1:
+                raise ValueError(f"{times} keys of an object are {key!r} in JSON")
+
+    json.loads(whole, object_pairs_hook=check)
 
 
 def _int64(value: int) -> int:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +82,66 @@ def test_what_json_comes_back_as_has_the_same_bytes() -> None:
 @pytest.mark.parametrize("serde", [JsonSerde(), JsonSerde(dict[int, int])], ids=["any", "typed"])
 def test_keys_that_are_numbers_are_sorted_as_the_text_that_they_become(serde: JsonSerde[Any]) -> None:
     assert serde.serialize({9: 1, 10: 2}) == serde.serialize({10: 2, 9: 1}) == b'{"10":2,"9":1}'
+
+
+@dataclass
+class Basket:
+    owner: str
+    held: dict[int, set[int]]
+
+
+def those_that_come_in_another_order() -> tuple[set[int], set[int]]:
+    """Equal sets, of which one was larger once."""
+    shrunk = set(range(30))
+    for number in set(range(30)) - {9, 16}:
+        shrunk.discard(number)
+    assert list(shrunk) != list({9, 16}), "these come in the same order"
+    return shrunk, {9, 16}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda held: {1: held},
+        lambda held: {"1": held},
+        lambda held: [{1.5: {2: frozenset(held)}}],
+        lambda held: Basket("ann", {1: held}),
+    ],
+    ids=["number", "text", "nested", "dataclass"],
+)
+def test_equal_sets_have_equal_bytes_whatever_the_keys_around_them_are(around: Callable[[Any], Any]) -> None:
+    one, other = those_that_come_in_another_order()
+    serde: JsonSerde[Any] = JsonSerde()
+    assert serde.serialize(around(one)) == serde.serialize(around(other))
+
+
+@pytest.mark.parametrize("around", [lambda held: {1: held}, lambda held: {"1": held}])
+def test_a_set_without_an_order_is_refused_for_its_bytes_would_be_any(around: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError):
+        JsonSerde().serialize(around({1, "1"}))
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({1: "a", "1": "b"}, "1"),
+        ({2: {1.5: "a", "1.5": "a"}}, "1.5"),
+        ([{"x": {b"a": 1, "YQ==": 2, 3: 4}}], "YQ=="),
+    ],
+)
+def test_keys_that_are_one_in_json_are_refused_by_name(value: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(key))):
+        JsonSerde().serialize(value)
+
+
+scalars = st.one_of(st.booleans(), int64, st.floats(), st.text(), st.binary(max_size=9), st.datetimes())
+
+
+@given(
+    st.dictionaries(int64, st.dictionaries(st.floats(allow_nan=False, allow_infinity=False) | int64, scalars))
+)
+def test_keys_that_are_numbers_are_refused_only_where_they_are_one_in_json(value: Any) -> None:
+    assert len(json.loads(JsonSerde().serialize(value))) == len(value)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
