@@ -87,10 +87,8 @@ from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, Topolog
 from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
 from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
-    SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
-    TimeWindowedSerde,
     UnlimitedWindows,
     Windows,
     retention_of,
@@ -368,8 +366,7 @@ class KStream:
         keys, values = self._serdes(key_serde, value_serde)
         node_name = graph.new_name("KSTREAM-SINK-", name)
         named = kafka_name("topic", topic) if isinstance(topic, str) else None
-        windowed = keys.window_bytes if isinstance(keys, (TimeWindowedSerde, SessionWindowedSerde)) else 0
-        sink = Sink(topic, keys, values, partitioner, windowed)
+        sink = Sink(topic, keys, values, partitioner)
         graph.add(node_name, sink, [self.node], sink=named, finds_topics=named is None)
 
     def repartition(
@@ -381,7 +378,8 @@ class KStream:
         number_of_partitions: int | None = None,
         partitioner: Partitioner | None = None,
     ) -> KStream:
-        """The records by way of a topic of the application's own, so that those of a key are in one partition.
+        """The records by way of a topic of the application's own, so that those of a key are in one partition, which is
+        found as by `to`.
 
         Raises `ConfigError` for a number of partitions below 1.
         """
@@ -1088,8 +1086,8 @@ class KTable:
 
         Or, with a function before the joiner, the keys of this table for which the other has what `foreign_key(value)`
         gives, or `foreign_key(key, value)` with `with_key`; None gives nothing. `partitioner` and `other_partitioner`
-        say in which partitions the keys of the two are, where it is not by their hash; they are called with None for a
-        value. Raises `ConfigError` for what is no table, and no function: windows are for joins of streams.
+        say in which partitions the keys of the two are, where it is not as by `KStream.to`; they are called with None
+        for a value. Raises `ConfigError` for what is no table, and no function: windows are for joins of streams.
         """
         if len(functions) == 2:
             return self._joined_by_foreign_key(

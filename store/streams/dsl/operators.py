@@ -27,6 +27,7 @@ from store.streams.dsl.record_cache import (
     lend,
     own,
 )
+from store.streams.dsl.windows import SessionWindowedSerde, TimeWindowedSerde
 from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 
@@ -126,14 +127,13 @@ TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 @dataclass
 class Sink:
     """Records to a topic, or each to that which a function names, serialized. `partitioner` takes key and value; where
-    it says None the key's hash counts. Without one it is that of the key but for its last `window_bytes`, so that
-    all windows of a key are in one partition."""
+    it says None the key's hash counts. Without one it is that of the key without its window, so that all windows of a
+    key are in one partition: there a table of them has them, and what is to be joined with it goes there too."""
 
     topic: str | TopicNameExtractor
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     partitioner: Partitioner | None = None
-    window_bytes: int = 0
 
     def bind(self, place: Place) -> Forward:
         if not isinstance(self.topic, str):
@@ -145,7 +145,9 @@ class Sink:
         send = place.task.forward
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
         partitioner, dropped, count = self.partitioner, place.dropped(), place.task.partitions_of
-        window_bytes = self.window_bytes if partitioner is None else 0
+        keys, window_bytes = self.key_serde, 0
+        if partitioner is None and isinstance(keys, TimeWindowedSerde | SessionWindowedSerde):
+            window_bytes = keys.window_bytes
         serdes = self.key_serde, self.value_serde
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -19,6 +19,8 @@ from store.state.windowed import LATEST, Window, Windowed
 from store.streams.dsl import (
     EmitStrategy,
     JoinWindows,
+    KStream,
+    KTable,
     Materialized,
     ProcessorContext,
     SessionWindowedSerde,
@@ -31,7 +33,7 @@ from store.streams.dsl import (
     TimeWindows,
     UnlimitedWindows,
 )
-from store.streams.dsl.windows import Windows
+from store.streams.dsl.windows import Windows, windowed_serde
 from store.streams.task import apply
 from store.suppliers import persistent_session_store, persistent_window_store
 from store.testing.driver import TestDriver
@@ -472,6 +474,90 @@ def test_all_windows_of_a_key_are_in_the_partition_of_the_key(windows: Windows, 
         for record in running.log.records("out"):
             assert record.key is not None
             assert record.partition == partition_for(record.key[:1], 5)
+
+
+def clicks(b: StreamsBuilder, windows: Windows) -> KTable:
+    """The clicks of each user by window, where all are at the time 5."""
+    return b.stream("clicks").group_by_key().windowed_by(windows).count()
+
+
+def row_of(windows: Windows, user: str) -> Windowed[str]:
+    return Windowed(user, Window(5, 5) if isinstance(windows, SessionWindows) else Window(0, 10))
+
+
+def asked_of_windows(b: StreamsBuilder, windows: Windows) -> KStream:
+    """Users that are asked for, under any key, by a join of a stream."""
+    asked = b.stream("asks").select_key(lambda _, user: row_of(windows, user))
+    return asked.join_table(clicks(b, windows), both, key_serde=windowed_serde(StrSerde(), windows))
+
+
+def asked_by_a_table(b: StreamsBuilder, windows: Windows) -> KStream:
+    asked = b.stream("asks").select_key(lambda _, user: row_of(windows, user))
+    table = asked.to_table(key_serde=windowed_serde(StrSerde(), windows))
+    return table.join(clicks(b, windows), both).to_stream()
+
+
+def asked_by_a_group(b: StreamsBuilder, windows: Windows) -> KStream:
+    keys = windowed_serde(StrSerde(), windows)
+    asked = b.table("asks").group_by(lambda _, user: (row_of(windows, user), user), key_serde=keys)
+    users = asked.reduce(lambda _old, user: user, lambda old, _user: old)
+    return users.join(clicks(b, windows), both).to_stream()
+
+
+def asked_by_a_repartitioned_stream(b: StreamsBuilder, windows: Windows) -> KStream:
+    asked = b.stream("asks").select_key(lambda _, user: row_of(windows, user))
+    moved = asked.repartition(key_serde=windowed_serde(StrSerde(), windows))
+    return moved.join_table(clicks(b, windows), both)
+
+
+def asked_by_a_foreign_key(b: StreamsBuilder, windows: Windows) -> KStream:
+    return (
+        b.table("asks")
+        .join(clicks(b, windows), lambda user: row_of(windows, user), both)
+        .to_stream()
+        .filter(paired)
+    )
+
+
+def asked_by_windows(b: StreamsBuilder, windows: Windows) -> KStream:
+    """The other way round: each window with the user that it is of."""
+    by_user = b.stream("asks").map(lambda _, user: (user, user)).to_table()
+    counts = clicks(b, windows)
+    joined = counts.join(by_user, lambda row, _: row.key, lambda n, user: both(user, n), with_key=True)
+    return joined.to_stream().filter(paired)
+
+
+def both(user: str, number: int) -> str:
+    return f"{user} {number}"
+
+
+def paired(_key: object, value: str | None) -> bool:
+    return value is not None
+
+
+@pytest.mark.parametrize("windows", [TimeWindows.of_size(10), SessionWindows.with_inactivity_gap(5)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        asked_of_windows,
+        asked_by_a_table,
+        asked_by_a_group,
+        asked_by_a_repartitioned_stream,
+        asked_by_a_foreign_key,
+        asked_by_windows,
+    ],
+)
+def test_what_is_joined_with_windows_is_brought_to_where_they_are(asked: Any, windows: Windows) -> None:
+    users = "abcdefgh"
+
+    def build(b: StreamsBuilder) -> None:
+        keyless = asked(b, windows).map(lambda _, value: ("k", value))
+        keyless.to("out")
+
+    with driver(build, partitions=3) as running:
+        pipe(running, [("clicks", user, 1, 5) for user in users])
+        pipe(running, [("asks", f"asks for {user}", user, 6) for user in users])
+        assert sorted(value for _, value, _ in output(running)) == [f"{user} 1" for user in users]
 
 
 def test_a_partitioner_of_windows_is_given_the_window() -> None:
