@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from store.clock import Sparingly
 from store.errors import ConfigError, note
+from store.state.windowed import LATEST
 from store.streams.handlers import imported
 from store.types import Headers, Record
 
@@ -49,7 +50,7 @@ class TimestampExtractor(Protocol):
     """Says when a record is. It may be asked several times about one, and ought to answer alike."""
 
     def extract(self, record: ConsumedRecord, partition_time: int) -> int:
-        """Milliseconds since the epoch; a negative time has the record passed over.
+        """Milliseconds since the epoch, at most 2**63 - 1; a negative time has the record passed over.
 
         `partition_time` is the largest time of the records before it in its partition; -1 for none.
         """
@@ -175,6 +176,8 @@ class Timing:
                 found = self._extract(consumed, latest)
                 if type(found) is not int:
                     raise TypeError(f"an extractor says {found!r} for a time: milliseconds as an int")
+                if found > LATEST:
+                    raise ValueError(f"an extractor says {found} for a time: at most 2**63 - 1")
             except Exception as error:
                 if stamped:
                     return stamped, True

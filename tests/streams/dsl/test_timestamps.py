@@ -15,6 +15,7 @@ from harness.worlds.sim.broker import SimLog
 from store.config import StreamsConfig
 from store.errors import ConfigError
 from store.serdes import LongSerde, StrSerde
+from store.state.windowed import LATEST
 from store.streams.context import Context
 from store.streams.dsl import PunctuationType, StreamsBuilder, TimeWindowedSerde, TimeWindows
 from store.streams.timestamps import (
@@ -299,6 +300,15 @@ def test_what_is_no_time_is_refused() -> None:
         pytest.raises(TypeError, match="says 'now' for a time"),
     ):
         pipe(running, [("in", "a", 1, 1)])
+
+
+def test_a_time_later_than_the_last_one_is_refused_where_it_is_returned_and_the_last_one_is_taken() -> None:
+    with driver(passed_on(lambda record, _: record.value)) as running:
+        pipe(running, [("in", "a", LATEST, 1)])
+        for later in (LATEST + 1, 2**70):
+            with pytest.raises(ValueError, match=f"an extractor says {later} for a time"):
+                pipe(running, [("in", "a", later, 1)])
+        assert [time for _, _, time in output(running)] == [LATEST]
 
 
 def test_a_record_that_cannot_be_read_is_the_handlers_and_no_extractor_is_asked() -> None:
