@@ -109,6 +109,8 @@ class TestDriver:
         self._exit = ExitStack()
         self._closed = False
         self._tasks: list[Task] = []
+        self._taken_back: set[str] = set()
+        """Tasks that went back to their last commit and have not processed again what came after it, by their ids."""
         self._replicas: list[Replicas] = []
         self._faults: dict[str, Faults] = {}
         self._read: dict[tuple[str, int], int] = {}
@@ -232,7 +234,20 @@ class TestDriver:
             if len(due) == 1:
                 self.log.take_out(due[0])
             raise
-        return sum([self._apply(task, run) for run in runs]) > 0
+        applied = sum([self._apply(task, run) for run in runs])
+        if task.task_id not in self._taken_back:
+            return applied > 0
+        # As in a worker, what the clock had called since that commit is due again.
+        self._taken_back.remove(task.task_id)
+        return self._punctuate(task) or applied > 0
+
+    def _punctuate(self, task: Task) -> bool:
+        """Whether anything was due."""
+        if not task.punctuate():
+            return False
+        if task.should_commit():
+            self._commit_task(task)
+        return True
 
     def _apply(self, task: Task, run: Sequence[Record]) -> int:
         tp = TopicPartition(run[0].topic, run[0].partition)
@@ -252,11 +267,12 @@ class TestDriver:
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is
-        to be processed again without it, which a worker does in the same way."""
+        to be processed again without it, punctuators too, which a worker does in the same way."""
         try:
             return work()
         except RecordFailedError:
             self._back_to_commit(task)
+            self._taken_back.add(task.task_id)
             return True
         except Exception:
             self._back_to_commit(task)
@@ -272,11 +288,11 @@ class TestDriver:
         self._tasks[at] = self._open_task(task.topology, task.partition, replicas)
 
     def advance_wall_clock(self, by: Duration) -> None:
-        """Let time go by, and run the punctuators that are due then."""
+        """Let time go by, and run the punctuators that are due then. One that asks for a commit gets it."""
         self._require_open()
         self.clock.advance(milliseconds("by", by))
         for task in list(self._tasks):
-            self._attempt(task, task.punctuate)
+            self._attempt(task, partial(self._punctuate, task))
         self.process()
         if self._auto_commit:
             self.commit()
@@ -370,6 +386,7 @@ class TestDriver:
 
     def _close_tasks(self) -> None:
         self._tasks, self._replicas = [], []
+        self._taken_back = set()
         self._exit.close()
         self._exit = ExitStack()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from store.errors import ProtocolError
-from store.streams.dsl import StreamsBuilder
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
@@ -127,6 +127,89 @@ def test_a_driver_that_is_closed_says_so(call: Callable[[TestDriver], object]) -
     running.close()
     with pytest.raises(ProtocolError, match="this TestDriver is closed"):
         call(running)
+
+
+class Clocked:
+    """Forwards each record, and the wall clock's time every second, as does the one that asks for a commit then."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        context.schedule(1_000, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.key, record.value)
+
+    def tick(self, now: int) -> None:
+        self.context.forward("clock", now, timestamp=1_000_000 + now)
+
+
+class Committing(Clocked):
+    def tick(self, now: int) -> None:
+        super().tick(now)
+        self.context.commit()
+
+
+@GUARANTEES
+def test_a_punctuator_that_asks_for_a_commit_gets_one(guarantee: str) -> None:
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in").process(Committing).to("out")
+
+    with driver(build, UNCACHED | {"processing.guarantee": guarantee}, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 5)])
+        running.advance_wall_clock(1_000)
+        running.crash()
+        running.process()
+        running.commit()
+        assert output(running) == [("a", 1, 5), ("clock", 1_000, 1_001_000)]
+
+
+def but_for(bad: int) -> Callable[[object, int], None]:
+    def check(_key: object, value: int) -> None:
+        if value == bad:
+            raise ValueError(value)
+
+    return check
+
+
+GOES_ON: dict[str, object] = {
+    **UNCACHED,
+    "processing.exception.handler": "continue",
+    "errors.dead.letter.queue.topic.name": "dead",
+}
+
+
+@pytest.mark.parametrize("processor", [Committing, Clocked])
+def test_a_punctuator_whose_call_a_failed_commit_takes_back_is_called_again_before_the_next_one(
+    processor: type[Clocked],
+) -> None:
+    def build(made: StreamsBuilder) -> None:
+        stream = made.stream("in")
+        held_back = stream.group_by_key().reduce(lambda _, new: new).to_stream()
+        held_back.peek(but_for(5)).to("out")
+        stream.process(processor).to("clocked")
+
+    with driver(build, GOES_ON | CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 5, 5), ("in", "b", 2, 6)])
+        running.advance_wall_clock(1_000)
+        if processor is Clocked:
+            running.commit()
+        assert output(running) == [("b", 2, 6)]
+        assert output(running, "clocked") == [("b", 2, 6), ("clock", 1_000, 1_001_000)]
+        assert [record.key for record in running.read_output("dead")] == [b"a"]
+
+
+def test_a_punctuator_whose_call_a_later_record_takes_back_is_called_again_with_what_is_processed_again() -> (
+    None
+):
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in").process(Clocked).peek(but_for(5)).to("out")
+
+    with driver(build, GOES_ON, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 5)])
+        running.advance_wall_clock(1_000)
+        pipe(running, [("in", "a", 5, 6), ("in", "a", 2, 7)])
+        running.commit()
+        assert output(running) == [("a", 1, 5), ("clock", 1_000, 1_001_000), ("a", 2, 7)]
 
 
 def test_headers_that_are_none_are_refused_before_anything_is_written() -> None:
