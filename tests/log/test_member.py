@@ -13,13 +13,15 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import ConfigError, FatalLogError, FencedError, LogError, ProtocolError, RetriableError
 from store.log import Assignor, Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.kafka.client import Client
 from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
 from store.types import TopicPartition
@@ -266,6 +268,95 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
     admin.close()
 
 
+class Hearing(Owner):
+    """Keeps what it was told, with the number of partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, int]] = []
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        super().assigned(partitions)
+        self.told.append(("assigned", len(partitions)))
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        super().revoked(partitions)
+        self.told.append(("revoked", len(partitions)))
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        super().lost(partitions)
+        self.has = None
+        self.told.append(("lost", len(partitions)))
+
+
+@pytest.mark.parametrize("instance_id", [None, "one"], ids=["dynamic", "static"])
+@pytest.mark.parametrize("waits", ["an assignment", "a revocation"])
+def test_what_waited_for_an_owner_who_comes_back_too_late_is_told_as_the_loss_of_all(
+    log: KafkaLog, unique: Callable[[str], str], waits: str, instance_id: str | None
+) -> None:
+    topic, owner, admin = unique("in"), Hearing(), log.admin()
+    admin.create_topics([TopicSpec(topic, 4)])
+    assignor: Assignor = "cooperative-sticky"
+    other_owner = Owner()
+
+    def join() -> KafkaMember:
+        return log.member(topic, [topic], other_owner, assignor=assignor)
+
+    def shared() -> bool:
+        return len(owner.has or ()) == len(other_owner.has or ()) == 2
+
+    if waits == "an assignment":
+        other = join()
+        until_assigned(other_owner, other)
+        member = impatient(log, topic, owner, assignor, instance_id)
+        until_polled(lambda: shared() and len(admin.group_members(topic)) == 2, member, other)
+        other.close()
+        until(lambda: [len(one.partitions) for one in admin.group_members(topic)] == [4])
+    else:
+        member = impatient(log, topic, owner, assignor, instance_id)
+        other = join()
+        until_polled(lambda: len(admin.group_members(topic)) == 2, other)
+    client: Any = member._consumer
+    had, before, told = len(owner.has or ()), member.member_id(), len(owner.told)
+    assert client.memberid() == before
+    until(lambda: not client.memberid())
+    if waits == "an assignment":
+        until_polled(lambda: len(owner.has or ()) == 4, member)
+    else:
+        until_polled(shared, member, other)
+        other.close()
+    assert owner.told[told] == ("lost", had), owner.told[told:]
+    assert member.member_id() not in ("", before)
+    until_committed(member, topic)
+    member.close()
+    admin.close()
+
+
+def test_a_member_that_is_refused_positions_as_none_of_the_group_has_lost_all() -> None:
+    """Whatever its client has heard by then."""
+    topic, owner, client = "in", Hearing(), Mock()
+    places = [ClientPartition(topic, 0), ClientPartition(topic, 1)]
+    client.memberid.return_value = "member"
+    client.commit.side_effect = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+    member = KafkaMember(
+        Client("nobody:1", 30.0, {}),
+        lambda: client,
+        "group",
+        [topic],
+        owner,
+        "cooperative-sticky",
+        Lineages(),
+    )
+    client.poll.side_effect = lambda _: client.subscribe.call_args.kwargs["on_assign"](client, places)
+    member.poll(0)
+    client.poll.side_effect = lambda _: None
+    with pytest.raises(FatalLogError, match="UNKNOWN_MEMBER_ID"):
+        member.commit_offsets({TopicPartition(topic, 0): 0})
+    member.poll(0)
+    member.poll(0)
+    assert owner.told == [("assigned", 2), ("lost", 2)]
+
+
 class ForgettingAsItCommits:
     """A client that forgets its member id when it was asked for it, and before it commits."""
 
@@ -467,6 +558,7 @@ ASKS = """
 import sys
 from store.errors import LogError
 from store.log.kafka import KafkaLog
+from store.log.kafka.client import Client
 from store.log.kafka.member import KafkaMember
 
 answers = 0
@@ -516,6 +608,7 @@ CLOSES = """
 import sys
 from time import sleep
 from store.log.kafka import KafkaLog
+from store.log.kafka.client import Client
 
 class Owner:
     def assigned(self, partitions): print("assigned", len(partitions), flush=True)

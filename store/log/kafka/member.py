@@ -9,8 +9,12 @@ error comes out of `poll`, and the client goes on with the rebalance), or commit
 comes back too late: a client that waited for it in vain, or heard nothing of the broker for a session, forgets its
 member id, and commits and sends heartbeats in nobody's name then. What a static one sends so is refused as if another
 one had its instance id, and the client is of no further use. Such a one is replaced, unless the group says that another
-one does have it: the broker begins the id of a static member with its instance id. And an end while the group
-rebalances: a client that is told of that while it is closed may wait for itself for ever.
+one does have it: the broker begins the id of a static member with its instance id. An assignment, or a part of what it
+has to give up, may have waited for that owner too: the client tells of it first, takes the rest for its own, and says
+that all is lost only when its session would have ended, though others have it by then. So what it tells without a
+member id means that all is lost, and so do positions that are refused as nobody's; and it is made to join anew. What a
+client says to have then counts again with the first assignment under a member id, which the group knows of. And an end
+while the group rebalances: a client that is told of that while it is closed may wait for itself for ever.
 """
 
 from __future__ import annotations
@@ -93,6 +97,13 @@ class KafkaMember:
         self._assignor: Assignor = assignor
         self._lineages = lineages
         self._has: set[TopicPartition] = set()
+        """What the client takes for its own."""
+        self._lost = False
+        """Whether the owner has nothing of it: it is to be given it once the client is a member again."""
+        self._refused = False
+        """Whether it was refused positions as none of the group, and the owner was not told that all is lost."""
+        self._late = False
+        """Whether the client has told of an assignment that is void: it does not join anew before its session ends."""
         self._fenced: str | None = None
         self._useless = False
         """Whether the client was refused for what it had sent in nobody's name."""
@@ -108,6 +119,12 @@ class KafkaMember:
         self._live()
         if self._useless:
             self._replace()
+        if self._refused:
+            self._refused = False
+            self._lose_all()
+        if self._late:
+            self._late = False
+            self.rejoin()
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -145,6 +162,7 @@ class KafkaMember:
             # The commit takes no time limit, and without a broker it waits for one.
             ping(seconds)
             if not self._live().memberid():
+                self._refused = True
                 raise _none_any_more()
             try:
                 for answer in self._live().commit(offsets=positions, asynchronous=False) or ():
@@ -156,6 +174,7 @@ class KafkaMember:
                     # It has forgotten its id after it was asked.
                     self._useless = True
                     raise _none_any_more() from exception
+                self._refused |= code == KafkaError.UNKNOWN_MEMBER_ID
                 if self._cooperative and code == KafkaError.ILLEGAL_GENERATION:
                     # Still one of the group, which would not know it else: its answer to joining again is on its way.
                     raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS)) from exception
@@ -196,7 +215,7 @@ class KafkaMember:
         """
         has, self._has = sorted(self._has), set()
         try:
-            if has and self._fenced is None:
+            if has and not self._lost and self._fenced is None:
                 self._rebalance.revoked(has)
         finally:
             self._drop_client()
@@ -225,13 +244,17 @@ class KafkaMember:
     def _replace(self) -> None:
         self._check_not_taken()
         # The client may tell of it as it is closed, or not: it is told here.
-        lost, self._has = sorted(self._has), set()
-        if lost:
-            self._rebalance.lost(lost)
+        self._lose_all()
         self.close()
         self._consumer, self._closed = self._make(), False
-        self._useless = False
+        self._has = set()
+        self._useless = self._refused = self._late = False
         self._subscribe()
+
+    def _lose_all(self) -> None:
+        before, self._lost = self._lost, True
+        if self._has and not before:
+            self._rebalance.lost(sorted(self._has))
 
     def _check_not_taken(self) -> None:
         """Raise `FencedError` where another member has the instance id, and `RetriableError` where nobody can say."""
@@ -270,13 +293,21 @@ class KafkaMember:
         if self._closed:
             # Its revocation comes next, and the client may not answer any more once it has left the group.
             return
-        self._last_id = consumer.memberid()
+        member_id = consumer.memberid()
         del consumer
+        if not member_id:
+            self._late = True
+            self._lose_all()
         self._has.update(_places(partitions))
-        self._rebalance.assigned(sorted(self._has))
+        if member_id:
+            self._last_id = member_id
+            self._lost = False
+            self._rebalance.assigned(sorted(self._has))
         self._interrupt()
 
     def _on_revoke(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        if not self._closed and not consumer.memberid():
+            self._lose_all()
         del consumer
         with self._gone(partitions) as gone:
             if gone:
@@ -290,9 +321,9 @@ class KafkaMember:
 
     @contextmanager
     def _gone(self, partitions: list[ClientPartition]) -> Iterator[list[TopicPartition]]:
-        """Those of them that it still has."""
-        gone = [tp for tp in _places(partitions) if tp in self._has]
-        self._has.difference_update(gone)
+        """Those of them that the owner still has."""
+        gone = [] if self._lost else [tp for tp in _places(partitions) if tp in self._has]
+        self._has.difference_update(_places(partitions))
         try:
             yield gone
         finally:
