@@ -184,6 +184,9 @@ class Instance:
         self._saying = threading.Lock()
         self._said = State.CREATED
         """The state that was logged last."""
+        self._starts = threading.RLock()
+        """Held while it starts."""
+        self._starting = False
         self._stopping = threads.event()
         self._threads: list[Thread] = []
         self._members: dict[int, StreamThread] = {}
@@ -207,17 +210,20 @@ class Instance:
     @property
     def state(self) -> State:
         """What it is doing. Any thread may ask."""
-        if not self._threads:
-            return State.NOT_RUNNING if self._stopping.is_set() else State.CREATED
-        ended = not any(thread.is_alive() for thread in self._threads)
+        stopping, starting = self._stopping.is_set(), self._starting
+        if not self._threads and not (stopping and starting):
+            return State.NOT_RUNNING if stopping else State.CREATED
+        ended = not starting and not any(thread.is_alive() for thread in self._threads)
         if self._error is not None:
             return State.ERROR if ended else State.PENDING_ERROR
         if ended:
             return State.NOT_RUNNING
-        if self._stopping.is_set():
+        if stopping:
             return State.PENDING_SHUTDOWN
         statuses = [member.status for member in list(self._members.values())]
-        settled = len(statuses) == len(self._threads) and all(one.running for one in statuses)
+        settled = (
+            not starting and len(statuses) == len(self._threads) and all(one.running for one in statuses)
+        )
         return State.RUNNING if settled else State.REBALANCING
 
     @property
@@ -278,17 +284,23 @@ class Instance:
 
     def _begin(self) -> None:
         """Start, also where it is asked to end by now."""
-        self._prepare()
-        if self._handler is not None:
-            requests = self._requests = _Requests(self._log, self.application.application_id)
-            self._listening = self._system.thread(partial(self._listen, requests), f"{self._name(0)}-listens")
-            self._listening.start()
-        self._threads = [
-            self._system.thread(partial(self._work, number), self._name(number))
-            for number in range(1, self.config.num_stream_threads + 1)
-        ]
-        for thread in self._threads:
-            thread.start()
+        with self._starts:
+            self._starting = True
+            try:
+                self._prepare()
+                if self._handler is not None:
+                    requests = self._requests = _Requests(self._log, self.application.application_id)
+                    listening = self._system.thread(
+                        partial(self._listen, requests), f"{self._name(0)}-listens"
+                    )
+                    listening.start()
+                    self._listening = listening
+                for number in range(1, self.config.num_stream_threads + 1):
+                    thread = self._system.thread(partial(self._work, number), self._name(number))
+                    thread.start()
+                    self._threads.append(thread)
+            finally:
+                self._starting = False
         self._say_state()
 
     def stop(self) -> None:
@@ -298,6 +310,9 @@ class Instance:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all threads have ended; whether they have. Raises the error of one that failed."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        if not self._starts.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            return False
+        self._starts.release()
         for thread in self._threads:
             while thread.is_alive():
                 left = _WAKE_S if deadline is None else min(_WAKE_S, deadline - self._clock.monotonic())
@@ -309,9 +324,11 @@ class Instance:
         return True
 
     def close(self) -> None:
-        """Stop, and wait for the threads, but for the one that calls. Errors of threads are in `status`; `wait` and
-        `run` raise them."""
+        """Stop, and wait for the threads, but for the one that calls, and for a start that is under way. Errors of
+        threads are in `status`; `wait` and `run` raise them."""
         self.stop()
+        with self._starts:
+            pass
         for thread in (*self._threads, *([] if self._listening is None else [self._listening])):
             if thread is not threading.current_thread():
                 thread.join()
