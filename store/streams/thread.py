@@ -414,6 +414,9 @@ class StreamThread:
             return False
         if self._owned is None:
             self._say_that_it_waits()
+            if self._waits_since == -inf:
+                # A client that is the first to hear that an input is gone gives it up, and nobody reads of it then.
+                self._check_inputs()
             return False
         self._waits_since = inf
         self._check_members()
@@ -648,8 +651,9 @@ class StreamThread:
         And for one that was deleted and made anew: where it has more records than were read of the one before, the
         client goes on at that place and says nothing. What is committed until then has the id of the one before, so
         every start to come is refused too. Raises `ChangelogLostError` for a changelog of which that is so: whoever is
-        told soon still has the stores. Raises `LogError` where other inputs stand for the tasks of other members: tasks
-        would be run twice. A global store whose topic was made anew reads what there is now.
+        told soon still has the stores. Raises `LogError` for an input that is gone, and where other inputs stand for
+        the tasks of other members: tasks would be run twice. A global store whose topic was made anew reads what there
+        is now.
         """
         now = self._clock.monotonic()
         if now - self._inputs_looked < INPUTS_S:
@@ -664,6 +668,8 @@ class StreamThread:
             with closing(self._log.admin()) as admin:
                 ids = admin.topic_ids(sorted(sources | changelogs | followed))
                 members = admin.group_members(group) if counts else []
+            for source in sorted(sources - ids.keys()):
+                self._reader.partitions(source)
         except (RetriableError, UnreachableError) as error:
             _log.info("%s: %s; whether inputs have changed is asked again", self.name, error)
             return

@@ -985,6 +985,28 @@ def test_a_thread_that_has_ended_counts_no_longer_among_those_of_its_host(cluste
     assert host.threads == {}
 
 
+@pytest.mark.parametrize("has_others", [False, True], ids=["and all are", "and others are there"])
+def test_a_thread_whose_client_hears_first_that_an_input_is_gone_ends_by_its_name(
+    cluster: Cluster, has_others: bool
+) -> None:
+    """The client gives up its partitions, so no task reads of it any more."""
+    one = thread(cluster)
+    rest(one)
+    cluster.broker.delete_topic(SOURCE.topic)
+    one.lost(EVERY)
+    if has_others:
+        one.assigned([])
+
+    def wait() -> None:
+        for _ in range(100):
+            cluster.clock.sleep(1.0)
+            one.step()
+
+    with pytest.raises(LogError, match=f"topic '{SOURCE.topic}'"):
+        wait()
+    one.close()
+
+
 def test_inputs_are_looked_at_now_and_then_and_soon_again_while_the_group_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
