@@ -253,7 +253,7 @@ class StreamThread:
         self._waits_since = inf
         """Since when it has waited for the group; -inf where that was said."""
         self._session_timeout_ms = session_timeout_ms
-        self._longest_step_s = rebalance_timeout_ms / 2000
+        self._rebalance_timeout_s = rebalance_timeout_ms / 1000
         self._polled = clock.monotonic()
         self._progress = False
         self._exit = ExitStack()
@@ -269,8 +269,12 @@ class StreamThread:
         self._hanging = HangingInputs(name, clock)
         self._is_static = instance_id is not None
         self._given_out_looked = clock.monotonic()
-        self._left_out: frozenset[TopicPartition] = frozenset()
-        """The partitions that no member had when it was asked last."""
+        self._left_out: Mapping[TopicPartition, float] = {}
+        """The partitions that no member had when it was asked last → since when that is known."""
+        self._member_id = ""
+        self._came_back = False
+        """Whether it was given some at once when it joined, as one that the group still had is, and no rebalance has
+        reached it since."""
         self._workers: dict[int, Worker] = {}
         self._remembered = Remembered(self._host.departures)
         self._looked = clock.monotonic()
@@ -308,7 +312,9 @@ class StreamThread:
                     listener=listener,
                     on_lost=self._on_lost(topology),
                     streaming=log.reader(),
-                    leaving=lambda: stopping() or clock.monotonic() - self._polled >= self._longest_step_s,
+                    leaving=lambda: (
+                        stopping() or clock.monotonic() - self._polled >= self._rebalance_timeout_s / 2
+                    ),
                     stopping=stopping,
                     pool=pool,
                     purges=application.repartition_topics,
@@ -326,7 +332,9 @@ class StreamThread:
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._again.clear()
-        self._remembered.is_member(self._member.member_id())
+        before, self._member_id = self._member_id, self._member.member_id()
+        self._came_back = self._member_id != before and bool(partitions)
+        self._remembered.is_member(self._member_id)
         self._have(partitions)
         self._copies_looked = -inf
         self._host.members.ask_soon()
@@ -711,7 +719,10 @@ class StreamThread:
 
         A member that has to give partitions up in a cooperative rebalance joins once more when it has, and only then
         they are given to others. If it dies before, and comes back with its instance id, it is told what it has now
-        without a rebalance, as static members are, and nobody would ever join that others wait for.
+        without a rebalance, as static members are, and nobody would ever join that others wait for. So it does itself,
+        soon. A group where a member that lives takes its time looks the same, and who joins anew there has nothing,
+        and the group no generation, until that one is done. So all others wait for as long as it may be alive; they do
+        it where one came back that had nothing left, and does not know that from having come for the first time.
         """
         now = self._clock.monotonic()
         if not self._is_static or now - self._given_out_looked < GIVEN_OUT_S:
@@ -730,8 +741,11 @@ class StreamThread:
             _log.info("%s: %s; whether all tasks are given out is asked again", self.name, error)
             return
         given = {tp for one in members for tp in one.partitions}
-        left = frozenset(every - given) if members else frozenset()
-        still, self._left_out = left & self._left_out, left
+        self._left_out = {tp: self._left_out.get(tp, now) for tp in every - given} if members else {}
+        if members and not self._left_out:
+            self._came_back = False
+        patience = GIVEN_OUT_S if self._came_back else self._rebalance_timeout_s
+        still = [tp for tp, since in self._left_out.items() if now - since >= patience]
         if still:
             _log.warning(
                 "%s: no member of the group %s has %s; joining it anew",
@@ -739,7 +753,7 @@ class StreamThread:
                 group,
                 ", ".join(map(str, sorted(still))),
             )
-            self._left_out = frozenset()
+            self._left_out = {}
             self._member.rejoin()
 
     def _copies_of(self, ordinal: int) -> list[int]:

@@ -245,6 +245,44 @@ def test_a_static_member_that_dies_with_what_it_has_to_give_up_and_comes_back_ke
     other.stop()
 
 
+def test_static_members_keep_what_they_have_while_another_one_takes_its_time_to_give_something_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_its_time(*_: object) -> None:
+        raise _KilledError
+
+    def start(name: str, number: int) -> StreamThread:
+        return thread(
+            cluster, storage=cluster.storage(SimHost(number)), instance_id=name, name=name, host=Host(name)
+        )
+
+    one, other = start("a", 0), start("b", 1)
+    rest(one, other)
+    third = start("c", 2)
+    slow: list[StreamThread] = []
+    for each in (one, other):
+        monkeypatch.setattr(each, "revoked", take_its_time)
+    while not slow:
+        for each in (third, one, other):
+            try:
+                each.step()
+            except _KilledError:
+                slow.append(each)
+                break
+    monkeypatch.undo()
+    (healthy,) = {one, other} - set(slow)
+    had = tasks(healthy)
+    # Its client is heard of all the while.
+    for _ in range(20):
+        cluster.clock.sleep(GIVEN_OUT_S)
+        slow[0]._member.heartbeat()  # type: ignore[attr-defined]
+        rest(healthy, third)
+        assert SimLog(cluster.broker).admin().group_members("app"), "it rebalances"
+        assert (tasks(healthy), healthy.status.rebalancing) == (had, False)
+    for each in (one, other, third):
+        each.close()
+
+
 def test_a_member_without_tasks_waits_for_its_group_and_one_with_tasks_for_their_input(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1030,29 +1068,48 @@ def test_inputs_are_looked_at_now_and_then_and_soon_again_while_the_group_says_n
     one.stop()
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["without an instance id", "with one"])
-def test_only_a_static_member_joins_anew_and_only_when_twice_in_a_row_a_task_had_no_member(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, static: bool
+@pytest.mark.parametrize(
+    ("static", "lacks", "joins_at"),
+    [
+        (False, [1] * 70, []),
+        (True, [1, 1, 1, 1], [2, 4]),
+        (True, [1, 2, 2, None, 2, 2], [3, 6]),
+        (True, [0, *[1] * 61, 1], [62]),
+        (True, [0, *[1] * 60, None, *[1] * 60], []),
+    ],
+    ids=[
+        "without an instance id",
+        "it came back to a group with a task without a member",
+        "another one each time",
+        "it lost sight of no task before",
+        "not all the time",
+    ],
+)
+def test_a_static_member_joins_anew_where_a_task_stays_without_a_member_soon_if_it_came_back_itself(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    static: bool,
+    lacks: list[int | None],
+    joins_at: list[int],
 ) -> None:
+    """At looks of that number: of two in a row, or after the rebalance timeout, which is 60 times as long. 0: all have
+    one; None: the group does not say."""
     one = thread(cluster, instance_id="one" if static else None)
     rest(one)
-    left_out: list[TopicPartition] = []
-    joined: list[None] = []
-    monkeypatch.setattr(
-        type(SimLog(cluster.broker).admin()),
-        "group_members",
-        lambda *_: [GroupMember("a", tuple(tp for tp in EVERY if tp not in left_out))],
-    )
-    monkeypatch.setattr(type(one._member), "rejoin", lambda _: joined.append(None))
+    seen: list[GroupMember] = []
+    looks: list[int | None] = []
+    joined: list[int] = []
+    monkeypatch.setattr(type(SimLog(cluster.broker).admin()), "group_members", lambda *_: seen)
+    monkeypatch.setattr(type(one._member), "rejoin", lambda _: joined.append(len(looks)))
     # In between, and in the same step, nothing is asked.
-    for looks, (lacks, expected) in enumerate(
-        [(0, 0), (1, 0), (2, 0), (2, 1), (2, 1), (2, 2), (None, 2), (2, 2), (None, 2)]
-    ):
-        left_out[:] = [] if lacks is None else [EVERY[lacks]]
+    for number in lacks:
+        looks.append(number)
+        mine = tuple(tp for tp in EVERY if not number or tp != EVERY[number])
+        seen[:] = [] if number is None else [GroupMember("a", mine)]
         cluster.clock.sleep(GIVEN_OUT_S)
         one.step()
         one.step()
-        assert len(joined) == (expected if static else 0), looks
+    assert joined == joins_at
     one.stop()
 
 
