@@ -460,6 +460,37 @@ def test_a_static_member_that_was_refused_in_nobodys_name_asks_the_group_whether
                 member.poll(0)
 
 
+def test_a_static_member_that_was_told_too_late_of_an_assignment_knows_itself_among_those_of_its_group() -> (
+    None
+):
+    topic, owner, first, second = "in", Hearing(), Mock(), Mock()
+    second.poll.return_value = None
+    made = iter((first, second))
+    member = KafkaMember(
+        Mock(),
+        lambda: next(made),
+        "group",
+        [topic],
+        owner,
+        "cooperative-sticky",
+        Lineages(),
+        instance_id="one",
+        member_ids=lambda: (f"one-{UUID}",),
+    )
+    assign = first.subscribe.call_args.kwargs["on_assign"]
+    for number, member_id in enumerate((f"one-{UUID}", None)):
+        first.memberid.return_value = member_id
+        first.poll.side_effect = lambda _, at=number: assign(first, [ClientPartition(topic, at)])
+        member.poll(0)
+    refused = Mock()
+    refused.error.return_value = KafkaError(KafkaError._FATAL)
+    first.poll.side_effect = lambda _: refused
+    member.poll(0)
+    member.poll(0)
+    second.subscribe.assert_called_once()
+    assert owner.told == [("assigned", 1), ("lost", 1)]
+
+
 def test_a_static_member_that_cannot_ask_its_group_goes_on_asking() -> None:
     answers: list[Any] = [RetriableError("away"), ()]
 
