@@ -43,6 +43,7 @@ from store.errors import (
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
+from store.spark.driver import DriverAddress
 from store.streams.application import Application
 from store.streams.ordinals import prepare
 from store.streams.worker import Worker
@@ -90,6 +91,8 @@ class Deployment:
     """After how many seconds a host that stands still is given up; None: never."""
     start: int = 0
     """How often the query was started again since."""
+    driver: DriverAddress | None = field(default=None, repr=False)
+    """Whom hosts ask whether the query goes on, when they have not heard of it for a while; None: nobody."""
 
     def log(self) -> KafkaLog:
         """The cluster."""
@@ -130,6 +133,9 @@ class Orders(msgspec.Struct, frozen=True):
     """Whether all that is said is that the query goes on. It is heard at once, in the middle of an order too."""
     start: int = 0
     """How often the query was started again by then."""
+    slot: int = 0
+    job: int = 0
+    """Which of the driver's jobs brings them."""
 
 
 class Carried(msgspec.Struct, frozen=True):

@@ -59,8 +59,8 @@ _FOR_GOOD = frozenset(
 """Not so a full disk, which may have room again."""
 
 
-def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) -> list[Carried]:
-    """Have the host of this machine's slot carry out orders; it is started where there is none.
+def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int, job: int = 0) -> list[Carried]:
+    """Have the host of this machine's slot carry out orders of a job; it is started where there is none.
 
     Raises what the host raised, and `TaskHostError` when it could not be started, or died on the way. Spark repeats the
     attempt then, which is right after any of them.
@@ -68,7 +68,7 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
     place = _place(deployment, slot)
     with _reach(deployment, place) as connection:
         try:
-            brought = Orders(deployment.run, orders, tasks, start=deployment.start)
+            brought = Orders(deployment.run, orders, tasks, start=deployment.start, slot=slot, job=job)
             connection.send_bytes(msgspec.json.encode(brought))
             answer = connection.answer()
         except (EOFError, OSError) as error:

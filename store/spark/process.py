@@ -8,8 +8,9 @@ Tasks stay open in it over micro-batches. What is done with an order is `store.s
 
 Must survive: its own death at any moment (the attempt fails, and the next one starts another host, which restores the
 difference); the death of the attempt that it works for (it finishes, commits, and waits for the next); the end of
-the executor that started it (it ends as well, see `_end_with`); a query of which nobody has heard for `LEASE_S`; two
-attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go;
+the executor that started it (it ends as well, see `_end_with`); a query of which it has not heard for `LEASE_S`, by
+orders, by word, or by asking (`store.spark.driver`); two attempts that bring orders at once (one after the other); a
+host of an earlier start of the query, which is told to go;
 an attempt that Spark has given up, and that starts a host after the hosts of its query were told to go. Who tells them
 writes first that it is over, and then looks for a host; a host says first where it is, and then looks whether it is
 over. So one of the two sees the other, whatever comes in between, and such a host ends before it opens anything;
@@ -39,13 +40,20 @@ import msgspec
 import psutil
 
 from store.errors import CrashproofError, SerdeError, TaskHostError
+from store.spark.driver import DriverAddress
 from store.spark.host import Carried, Deployment, Host, Orders, TaskHost, message_of
 
 _log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 """A host that hears nothing of its query for so long commits, closes its tasks and ends: that has stopped, or moved on.
-The driver says three times as often that it goes on, whether there is input or not."""
+The driver says three times as often that it goes on, whether there is input or not, where Spark has a core for that."""
+
+ASK_AFTER_S = 30.0
+"""After how long without a word a host asks the driver itself."""
+
+ASK_EVERY_S = 5.0
+"""How often it asks then."""
 
 _ALIVE_S = 1.0
 """How often a host says that it lives to those whose orders it carries out, or has yet to."""
@@ -125,7 +133,20 @@ class Lease:
 
     def __init__(self, run: str) -> None:
         self.run = run
+        self._slot = self._job = -1
         self.renew()
+
+    def brought(self, orders: Orders) -> None:
+        """Some of these are about to be carried out. An attempt that Spark has given up may bring old ones."""
+        self._slot, self._job = orders.slot, max(self._job, orders.job)
+
+    def ask(self, driver: DriverAddress) -> None:
+        """Renew it where nobody has for a while, and the driver says that the query goes on.
+
+        Raises `OSError` where the driver is not reached.
+        """
+        if time.monotonic() - self._heard >= ASK_AFTER_S and driver.says_it_goes_on(self._slot, self._job):
+            self.renew()
 
     def renew(self) -> None:
         """Somebody has brought word of it."""
@@ -175,6 +196,8 @@ def serve(deployment: Deployment, place: Path) -> None:
             _withdraw(place)
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
+        if deployment.driver is not None:
+            threading.Thread(target=_ask_over_and_over, args=(deployment.driver, lease), daemon=True).start()
         try:
             _serve(host, lease, waiting, place.with_suffix(".log"))
         finally:
@@ -199,6 +222,7 @@ def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call], log: Path
         if not call.orders.orders or call.orders.run != lease.run:
             call.reply(Answer())
             return
+        lease.brought(call.orders)
         try:
             answer = Answer(host.carry_out(call.orders))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
@@ -207,6 +231,19 @@ def _serve(host: Host, lease: Lease, waiting: queue.SimpleQueue[Call], log: Path
             answer = _refusal(error)
         call.reply(answer)
         lease.renew()
+
+
+def _ask_over_and_over(driver: DriverAddress, lease: Lease) -> None:
+    reached = True
+    while True:
+        time.sleep(ASK_EVERY_S)
+        try:
+            lease.ask(driver)
+            reached = True
+        except OSError as error:
+            if reached:
+                _log.warning("the driver was not reached at %s:%d: %s", driver.host, driver.port, error)
+            reached = False
 
 
 def _keep_short(log: Path) -> None:

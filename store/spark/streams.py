@@ -24,9 +24,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -59,6 +59,7 @@ from store.errors import (
 from store.log import Reader
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
+from store.spark.driver import Driver
 from store.spark.host import BETWEEN_ORDERS, HEALED, Carried, Deployment, Host, Order
 from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
 from store.spark.process import LEASE_S
@@ -208,15 +209,14 @@ class SparkStreams:
         _pickled(self)
         log = self.deployment.log()
         partitions = self.application.prepare(log, self.config)
-        ids = _Ids(log, partitions, _Jvm(spark.sparkContext), self.checkpoint)
-        try:
-            ids.compare_with_noted()
-            return SparkStreamsQuery(
-                self, spark, partitions, _positions(log, self.application, partitions), ids
+        with ExitStack() as held:
+            ids = held.enter_context(
+                closing(_Ids(log, partitions, _Jvm(spark.sparkContext), self.checkpoint))
             )
-        except BaseException:
-            ids.close()
-            raise
+            ids.compare_with_noted()
+            driver = held.enter_context(closing(Driver.of(spark.sparkContext)))
+            positions = _positions(log, self.application, partitions)
+            return SparkStreamsQuery(self, spark, partitions, positions, ids, driver, held)
 
 
 class SparkStreamsQuery:
@@ -229,7 +229,10 @@ class SparkStreamsQuery:
         partitions: Mapping[str, int],
         starting: Mapping[TopicPartition, int],
         ids: _Ids,
+        driver: Driver,
+        held: ExitStack,
     ) -> None:
+        """`held`: what is open for it, and closed at its end; or by who has made it, where this raises."""
         self._streams = streams
         self._ids = ids
         self._spark = spark
@@ -237,7 +240,9 @@ class SparkStreamsQuery:
         self._jvm = _Jvm(self._context)
         self._local_properties = self._context._jsc.sc().getLocalProperties().clone()
         """Of the thread that has started the query, such as its scheduler pool, which its jobs have."""
-        self._deployment = replace(streams.deployment, run=uuid4().hex)
+        self._deployment = replace(streams.deployment, run=uuid4().hex, driver=driver.address)
+        self._driver = driver
+        self._jobs = count(1)
         self._partitions = partitions
         self._planned: dict[TopicPartition, int] = {}
         """Up to where each partition was brought by a micro-batch of this query."""
@@ -282,6 +287,7 @@ class SparkStreamsQuery:
         if not self._ends_by_itself:
             self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
             self._keeper.start()
+        self._held = held.pop_all()
         threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
 
     # -- what a StreamingQuery has ------------------------------------------------------------------------------
@@ -541,7 +547,9 @@ class SparkStreamsQuery:
         are old by then.
 
         The orders name ends to which tasks were brought before, so there is nothing to do for them. While a micro-batch
-        is under way hosts are told without. When this process dies nobody tells them any more, and the lease ends.
+        is under way hosts are told without. Those that hear nothing for a while ask (`store.spark.driver`): Spark may
+        have no core to tell them, or this brings orders that take long, and nobody tells them where a trigger ends the
+        query by itself. When this process dies nobody tells them any more, nor answers, and the lease ends.
         """
         self._context.setJobGroup(self._deployment.run, f"keep the tasks of {self.name} open")
         ticking = any(map(_may_punctuate, self._streams.application.sub_topologies))
@@ -643,14 +651,16 @@ class SparkStreamsQuery:
     def _run(self, slots: Sequence[Slot]) -> list[Carried]:
         if not slots:
             return []
-        deployment = self._deployment
+        deployment, job = self._deployment, next(self._jobs)
 
         def work(slots: Iterable[Slot]) -> Iterable[Carried]:
             acknowledge_at_once()
             for slot, orders, tasks in slots:
-                yield from bring(deployment, slot, orders, tasks)
+                yield from bring(deployment, slot, orders, tasks, job)
 
-        return self._placed(slots).mapPartitions(work).collect()
+        carried = self._placed(slots).mapPartitions(work).collect()
+        self._driver.is_done(job, [slot for slot, *_ in slots])
+        return carried
 
     def _placed(self, slots: Sequence[Slot]) -> RDD[Slot]:
         """One Spark partition per slot, preferably on the machine where the slot's task host is."""
@@ -692,11 +702,12 @@ class SparkStreamsQuery:
                     self._failed = self._without_session()
                     self._failed.__cause__ = error
             self._over.set()
+            # Who cannot be told ends with its lease.
+            self._driver.close()
             if self._keeper is not None:
                 # Or it would have hosts started that were told to go.
                 self._cancel()
                 self._keeper.join()
-            self._ids.close()
             telling = threading.Thread(target=self._dismiss, daemon=True)
             telling.start()
             # Spark may have no core for it, as long as others' jobs have them all, or no executor any more.
@@ -709,7 +720,10 @@ class SparkStreamsQuery:
                     self._context._jsc.sc().cancelJobGroupAndFutureJobs(f"{self._deployment.run}-end")
         finally:
             # Whatever was raised here: nobody else ends the wait of those who wait for the query.
-            self._ended.set()
+            try:
+                self._held.close()
+            finally:
+                self._ended.set()
 
     def _dismiss(self) -> None:
         try:

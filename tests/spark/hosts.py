@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 from store.spark import host, messenger, process
@@ -13,6 +15,21 @@ def lasting(deployment: Deployment) -> TaskHost:
     """Called in the process of a host: it does not end because the next order is long in coming."""
     process.LEASE_S = LONGEST_S
     return TaskHost.of(deployment)
+
+
+def asking(deployment: Deployment) -> TaskHost:
+    """Called in the process of a host: it asks for its query all the time, and leaves a file once it has heard that it
+    goes on without having been given orders."""
+    process.ASK_AFTER_S, process.ASK_EVERY_S = 0.0, 0.1
+    renew = process.Lease.renew
+
+    def noted(lease: process.Lease) -> None:
+        renew(lease)
+        if threading.current_thread() is not threading.main_thread():
+            (Path(deployment.state_dir) / f"heard-{os.getpid()}").touch()
+
+    process.Lease.renew = noted  # type: ignore[method-assign, assignment]
+    return lasting(deployment)
 
 
 class Noting(TaskHost):

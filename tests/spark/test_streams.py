@@ -36,7 +36,7 @@ from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.spark import hosts
-from tests.spark.hosts import impatient, lasting, noting
+from tests.spark.hosts import asking, impatient, lasting, noting
 from tests.waiting import LONGEST_S, gone, settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -720,6 +720,38 @@ def test_hosts_are_kept_without_input_for_as_long_as_the_query_runs(
     until(lambda: len(list(notes.iterdir())) >= had + 3 or not query.is_active)
     assert query.exception() is None
     assert sum(one["records"] for one in query.recent_progress) == len(KEYS)
+
+
+@pytest.mark.parametrize("trigger", [None, {"availableNow": True}], ids=["goes_on", "ends_by_itself"])
+def test_hosts_hear_that_the_query_goes_on_while_orders_of_others_take_long(
+    running: Running, trigger: dict[str, bool] | None
+) -> None:
+    running.topics("in", "out")
+    gate = running.directory / "gate"
+    gate.touch()
+
+    def value_once_open(value: bytes) -> bytes:
+        until(lambda: value != b"slow" or gate.exists())
+        return value
+
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").map_values(value_once_open).to(f"{running.name}-out")
+    application, config = builder.build(), StreamsConfig(transaction_timeout_ms=900_000)
+    rows = [(b"a", b"slow"), *[(key, b"") for key in KEYS]]
+    running.feed("in", *rows)
+    query = running.start(application, config=config)
+    query.process_all_available()
+    query.stop()
+    # Orders that no micro-batch brings, so that nobody has time to say anything.
+    running.set_back("in")
+    gate.unlink()
+    query = running.start(application, config=config, host=asking, trigger=trigger)
+    until(lambda: len(list((running.directory / "state").glob("heard-*"))) == 2 or not query.is_active)
+    gate.touch()
+    until(lambda: len(running.output(settled=False)) == 2 * len(rows) or not query.is_active)
+    query.stop()
+    assert query.exception() is None
+    assert sorted(running.output()) == sorted(2 * rows)
 
 
 def test_hosts_hear_that_the_query_goes_on_while_a_micro_batch_takes_long(
