@@ -28,11 +28,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD, SparkContext
+from pyspark import RDD, Broadcast, SparkContext
 from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
@@ -206,7 +206,7 @@ class SparkStreams:
         was begun, `UnreachableError` when no broker answers.
         """
         check_settings(spark, self)
-        _pickled(self)
+        code = _pickled(self)
         log = self.deployment.log()
         partitions = self.application.prepare(log, self.config)
         with ExitStack() as held:
@@ -216,7 +216,8 @@ class SparkStreams:
             ids.compare_with_noted()
             driver = held.enter_context(closing(Driver.of(spark.sparkContext)))
             positions = _positions(log, self.application, partitions)
-            return SparkStreamsQuery(self, spark, partitions, positions, ids, driver, held)
+            shipped = held.enter_context(closing(_Shipped(code, spark.sparkContext)))
+            return SparkStreamsQuery(self, spark, partitions, positions, ids, driver, shipped, held)
 
 
 class SparkStreamsQuery:
@@ -230,6 +231,7 @@ class SparkStreamsQuery:
         starting: Mapping[TopicPartition, int],
         ids: _Ids,
         driver: Driver,
+        shipped: _Shipped,
         held: ExitStack,
     ) -> None:
         """`held`: what is open for it, and closed at its end; or by who has made it, where this raises."""
@@ -242,6 +244,7 @@ class SparkStreamsQuery:
         """Of the thread that has started the query, such as its scheduler pool, which its jobs have."""
         self._deployment = replace(streams.deployment, run=uuid4().hex, driver=driver.address)
         self._driver = driver
+        self._shipped = shipped
         self._jobs = count(1)
         self._partitions = partitions
         self._planned: dict[TopicPartition, int] = {}
@@ -651,10 +654,11 @@ class SparkStreamsQuery:
     def _run(self, slots: Sequence[Slot]) -> list[Carried]:
         if not slots:
             return []
-        deployment, job = self._deployment, next(self._jobs)
+        deployed, job = self._shipped.of(self._deployment), next(self._jobs)
 
         def work(slots: Iterable[Slot]) -> Iterable[Carried]:
             acknowledge_at_once()
+            deployment = deployed()
             for slot, orders, tasks in slots:
                 yield from bring(deployment, slot, orders, tasks, job)
 
@@ -681,9 +685,10 @@ class SparkStreamsQuery:
 
     def _tell(self, tell: Callable[[Deployment, int], None]) -> None:
         """Tell all task hosts something."""
-        deployment = self._deployment
+        deployed = self._shipped.of(self._deployment)
 
         def work(slots: Iterable[Slot]) -> Iterable[None]:
+            deployment = deployed()
             for slot, *_ in slots:
                 tell(deployment, slot)
             return ()
@@ -821,6 +826,47 @@ class SparkStreamsQuery:
             return False
         finally:
             reader.close()
+
+
+class _Shipped:
+    """How the executors get a deployment: with each job, or, where it is large, once for all jobs of a query.
+
+    What is large PySpark makes a broadcast of, for each job anew, and leaves the file that it writes for that on the
+    driver for as long as the session lasts. So there is one broadcast for all jobs: a file in the driver's
+    `spark.local.dir`, and a block of Spark's in that of each executor, which their owner alone can read. They are
+    removed when the query ends; those of processes that were killed stay. Properties of Kafka, passwords among them,
+    are in none: they go with each job.
+    """
+
+    def __init__(self, code: bytes, context: SparkContext) -> None:
+        limit: int = context._jvm.PythonUtils.getBroadcastThreshold(context._jsc)  # type: ignore[union-attr]
+        # The rest of what a job is told is small.
+        self._code: bytes | Broadcast[bytes] = code if 2 * len(code) < limit else context.broadcast(code)
+
+    def of(self, deployment: Deployment) -> Callable[[], Deployment]:
+        """What is called on an executor to have it. Of the deployment itself, what was not known at the start."""
+        code, kafka, run, driver, start = (
+            self._code,
+            deployment.kafka,
+            deployment.run,
+            deployment.driver,
+            deployment.start,
+        )
+
+        def deployed() -> Deployment:
+            found: Deployment = pickle.loads(code if isinstance(code, bytes) else code.value)
+            return replace(found, kafka=kafka, run=run, driver=driver, start=start)
+
+        return deployed
+
+    def close(self) -> None:
+        """Remove it, here and from the executors."""
+        if isinstance(self._code, bytes):
+            return
+        with suppress(*_NO_SPARK, OSError):
+            self._code.destroy()
+        # Of a Spark that is gone it is left.
+        Path(self._code._path).unlink(missing_ok=True)
 
 
 def _may_punctuate(topology: Topology) -> bool:
@@ -1076,9 +1122,11 @@ def _decided_ends(
     return found
 
 
-def _pickled(streams: SparkStreams) -> None:
+def _pickled(streams: SparkStreams) -> bytes:
+    """Its deployment without the properties of Kafka. They have to reach the executors as well."""
     try:
-        dumps(streams.deployment)  # type: ignore[no-untyped-call]
+        dumps(streams.deployment.kafka)  # type: ignore[no-untyped-call]
+        return cast("bytes", dumps(replace(streams.deployment, kafka={})))  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigError(
             "topology",

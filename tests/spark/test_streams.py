@@ -282,6 +282,47 @@ def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running,
     assert running.output() == [(b"a", b"1")]
 
 
+def test_code_that_is_large_is_in_one_file_without_passwords_for_as_long_as_the_query_runs(
+    running: Running, few_attempts: int
+) -> None:
+    temporary = Path(str(running.spark.sparkContext._temp_dir))
+
+    def files() -> set[Path]:
+        return {one for one in temporary.rglob("*") if one.is_file()}
+
+    running.topics("in", "out")
+    mark, table = running.directory / "mark", os.urandom(2 << 20)
+    mark.mkdir()
+
+    def looked_up(value: bytes) -> bytes:
+        if value == b"bad" and len(list(mark.iterdir())) < few_attempts:
+            (mark / f"{len(list(mark.iterdir()))}").touch()
+            raise ArithmeticError("the query fails, and is started again")
+        return table[:8]
+
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").map_values(looked_up).to(f"{running.name}-out")
+    before = files()
+    # Of a login that the protocol has not.
+    query = running.start(builder.build(), restarts=2, kafka={"sasl.password": "OpenSesame-1001"})
+    running.feed("in", (b"a", b""))
+    query.process_all_available()
+    running.feed("in", (b"a", b"bad"))
+    while len(running.output()) < 2:
+        assert query.is_active, query.exception()
+    running.feed("in", (b"a", b""))
+    query.process_all_available()
+    assert query._deployment.start > 0
+    (file,) = files() - before
+    code = file.read_bytes()
+    assert table in code
+    assert b"OpenSesame" not in code
+    assert file.stat().st_mode & 0o077 == 0
+    query.stop()
+    assert files() == before
+    assert running.output() == [(b"a", table[:8])] * 3
+
+
 def test_a_query_that_is_started_again_has_the_local_properties_of_who_has_started_it(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
