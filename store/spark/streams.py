@@ -22,7 +22,7 @@ import pickle
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -671,10 +671,10 @@ class SparkStreamsQuery:
         context = self._context
         machines = _machines(context)
         with self._placing:
-            for slot, *_ in slots:
-                if self._homes.get(slot) not in machines:
-                    taken = [home for home in self._homes.values() if home in machines]
-                    self._homes[slot] = min(machines, key=lambda machine: (taken.count(machine), machine))
+            homeless = [slot for slot, *_ in slots if self._homes.get(slot) not in machines]
+            cores = _cores(context) if homeless else {}
+            for slot in homeless:
+                self._homes[slot] = _home(machines, self._homes.values(), cores)
         jvm = self._jvm
         pairs = [
             jvm.tuple_of_two(bytearray(pickle.dumps(slot)), jvm.to_seq([self._homes[slot[0]]]))
@@ -1066,6 +1066,23 @@ def _machines(context: SparkContext) -> list[str]:
         # Its own entry. Further ones are of executors beside it.
         machines.remove(driver)
     return sorted(set(machines))
+
+
+def _cores(context: SparkContext) -> Mapping[str, int]:
+    """Machine → the cores of all executors there. The driver's own entry has none, unless it is the only executor."""
+    executors: Any = context._jsc.sc().statusStore().executorList(True)
+    cores = Counter[str]()
+    for number in range(executors.size()):
+        one = executors.apply(number)
+        cores[one.hostPort().rpartition(":")[0]] += one.totalCores()
+    return cores
+
+
+def _home(machines: Iterable[str], homes: Iterable[str], cores: Mapping[str, int]) -> str:
+    """Where the next slot is to be, so that each machine has as many as it has cores: what waits for a core there Spark
+    runs elsewhere after a while (`spark.locality.wait`), and its tasks are opened anew."""
+    taken = Counter(homes)
+    return min(machines, key=lambda machine: ((taken[machine] + 1) / max(1, cores.get(machine, 0)), machine))
 
 
 def _positions(

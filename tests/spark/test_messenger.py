@@ -37,7 +37,7 @@ from store.spark import messenger, process, streams
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss, renew
 from store.spark.process import Answer, Lease, Place, _trace, born
-from store.spark.streams import SparkStreams, SparkStreamsQuery, _machines
+from store.spark.streams import SparkStreams, SparkStreamsQuery, _home, _machines
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
 from store.types import Record, TopicPartition
@@ -664,6 +664,18 @@ def test_the_driver_takes_no_slot_and_executors_on_its_machine_do(
     spark.statusTracker().getExecutorInfos.return_value = [Mock(host=lambda one=one: one) for one in listed]
     spark.conf().get.side_effect = {"spark.driver.host": "a"}.get
     assert _machines(context) == machines
+
+
+@pytest.mark.parametrize(
+    ("cores", "slots"), [({"a": 3, "b": 1}, "aaab"), ({"a": 2, "b": 4, "c": 2}, "aabbbbcc"), ({}, "aabbc")]
+)
+def test_machines_have_as_many_slots_as_cores_and_as_many_as_others_where_these_are_not_known(
+    cores: Mapping[str, int], slots: str
+) -> None:
+    homes: list[str] = []
+    for _ in slots:
+        homes.append(_home(cores or "abc", homes, cores))
+    assert sorted(homes) == sorted(slots)
 
 
 def test_an_error_between_the_orders_of_a_start_that_has_ended_is_none_of_the_next_one(

@@ -282,6 +282,12 @@ def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running,
     assert running.output() == [(b"a", b"1")]
 
 
+def test_the_cores_of_a_machine_are_those_that_spark_has_there(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    (machine,) = streams._machines(context)
+    assert streams._cores(context) == {machine: context.defaultParallelism}
+
+
 def test_code_that_is_large_is_in_one_file_without_passwords_for_as_long_as_the_query_runs(
     running: Running, few_attempts: int
 ) -> None:
