@@ -435,7 +435,9 @@ class Place:
     def owned(self, store: str, forward: Forward, *, sends_old: bool) -> Table:
         """The store of this operator: it forwards what is put, when that is no longer held back."""
         table = self.graph.table(store)
-        table.forward_to(forward, sends_old=sends_old)
+        table.forward_to(
+            forward, sends_old=sends_old, owner=self.name, leads_to=self.graph.below(self.vertex)
+        )
         self.at_flush(table.flush)
         return table
 
@@ -537,6 +539,7 @@ class BoundGraph:
         self.shared: dict[tuple[str, str], Any] = {}
         """What several operators of this task have in common, by its kind and a name that they agree on."""
         self.flight = Flight()
+        self._children = {vertex.name: vertex.children for vertex in graph.vertices}
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
@@ -611,6 +614,8 @@ class BoundGraph:
 
     def _processing(self, sources: Mapping[str, Callable[[Record], None]]) -> Callable[[Record], None]:
         due, punctuate = self.punctuators.stream_time, self.punctuators.punctuate_stream_time
+        if self.flight.shown:
+            sources = {topic: self.flight.to_the_end(source) for topic, source in sources.items()}
         if len(sources) == 1:
             (source,) = sources.values()
             if not self.punctuators.possible:
@@ -652,6 +657,16 @@ class BoundGraph:
             if table.capacity:
                 self.task.resize_caches[store] = table.resize
         return self.tables[store]
+
+    def below(self, vertex: Vertex) -> set[str]:
+        """The operators that may get what comes of what that one forwards."""
+        found, left = set[str](), list(vertex.children)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self._children[name]
+        return found
 
     def flush(self) -> None:
         at = self.task.record

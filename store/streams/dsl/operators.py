@@ -980,6 +980,7 @@ class TableJoin:
         current, forwarded, look_at = view.current, view.forwarded, view.look_at
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
         identify, this_shown, other_shown = self._sides(place, view)
+        origin = (place.name,)
 
         def joined(this: Any, other: Any) -> Any:
             if this is None and (needs_this or other is None):
@@ -1028,7 +1029,7 @@ class TableJoin:
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if key is not None:
                 look_at(key)
-                flight.take(update, key, new, old, timestamp, headers)
+                flight.take(origin, update, key, new, old, timestamp, headers)
 
         return current_only(process, place) if self.versioned else process
 

@@ -8,7 +8,8 @@ nothing is held back: each update is written and forwarded at once.
 Must survive: folds that change their aggregate in place (an object that could change is not kept beyond the commit,
 and the old value is one of its own), keys that are equal to Python and are not as bytes (such are told apart by their
 bytes), readers of the same store by its name (what is held back is written first, and forwarded still later), and
-joins that look into a table whose update of that key is still held back, or on its way to other operators.
+joins that look into a table whose update of that key is still held back, or on its way to other operators, or whose
+updates lead to the operators that have just led to the join (see `Flight`).
 
 An entry is a list, see the constants; it is dirty (neither written nor forwarded), written (not forwarded), or clean.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import deepcopy
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -192,7 +193,15 @@ _WINDOW_BYTES = size_of(Windowed(None, Window(1 << 40, 1 << 40)))
 
 
 class Flight:
-    """An update on its way through the operators of a task, with all that it leads to. One for all of the task."""
+    """An update on its way through the operators of a task, with all that it leads to. One for all of the task.
+
+    What is held back of a row that a join has looked at is settled once the update has come to all operators. That
+    begins anew at the row's table, and no operator may be called while it is at work: a processor expects no other
+    record before `forward` returns, and what comes behind the operator would get the later of two updates first. At
+    work is every operator above the one whose update it is. So where the table leads to that one, the row waits until
+    the task is through with the input record, when none is at work. All calls follow a path of the graph then, which
+    has no cycles.
+    """
 
     def __init__(self) -> None:
         self.outdated = False
@@ -203,28 +212,58 @@ class Flight:
         self.looked_at: set[tuple[Table, Hashable]] = set()
         """Rows that joins have made results with while the update is on its way, held back or not."""
         self._depth = 0
-        self._unsettled: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._unsettled: deque[tuple[Table, Any]] = deque()
+        """Rows that were looked at while the update was on its way."""
+        self._waiting: deque[tuple[Table, Any]] = deque()
+        """Those whose updates would come to operators that are at work."""
 
-    def settle_later(self, settle: Callable[[Any], None], key: Any) -> None:
-        """Call that with the key once the update has come to all operators: else some would get a newer one first."""
-        self._unsettled.append((settle, key))
+    def settle_later(self, table: Table, row: Any) -> None:
+        """Forward what is held back of the row once the update has come to all operators: else some would get a newer
+        one first."""
+        self._unsettled.append((table, row))
 
-    def take(self, forward: Callable[..., None], *update: Any) -> None:
-        """Send an update on its way: the first, or one that it leads to."""
+    def take(self, origin: Iterable[str], forward: Callable[..., None], *update: Any) -> None:
+        """Send an update of an operator on its way: the first, or one that it leads to. `origin` has its name, and
+        those of all operators that share its table."""
         self._depth += 1
         try:
             forward(*update)
             if self._depth == 1:
                 while self._unsettled:
-                    settle, key = self._unsettled.popleft()
-                    settle(key)
+                    table, row = self._unsettled.popleft()
+                    if table.leads_to.isdisjoint(origin):
+                        table.settle(row)
+                    else:
+                        self._waiting.append((table, row))
         finally:
             self._depth -= 1
             if not self._depth:
                 self._unsettled.clear()
-                self.looked_at.clear()
-                for shown in self.shown:
-                    shown.clear()
+                self._forget()
+
+    def to_the_end(self, work: Callable[..., None]) -> Callable[..., None]:
+        """The same, for what is called when no operator is at work; then what had to wait for that is settled."""
+
+        def whole(*given: Any) -> None:
+            try:
+                work(*given)
+                while self._waiting:
+                    table, row = self._waiting.popleft()
+                    self.take((), table.settle, row)
+            except BaseException:
+                self._waiting.clear()
+                self._forget()
+                raise
+
+        return whole
+
+    def _forget(self) -> None:
+        """What results have of the rows is known until all of these are settled."""
+        if self._waiting:
+            return
+        self.looked_at.clear()
+        for shown in self.shown:
+            shown.clear()
 
 
 class Table:
@@ -251,6 +290,10 @@ class Table:
         self.puts_by_others = 0
         """How often somebody has written to the store past this."""
         self.forward: Callable[..., None] = _nowhere
+        self.owners: set[str] = set()
+        """The operators that put into it: several where groups share an aggregate."""
+        self.leads_to: set[str] = set()
+        """All operators that may get what comes of its updates."""
         self.dirty: OrderedDict[Hashable, Entry] = OrderedDict()
         self.used = 0
         """Bytes of all entries, about."""
@@ -281,20 +324,24 @@ class Table:
         self._measure_after = self._first_measured_after()
         self._forget_clean()
 
-    def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
+    def forward_to(
+        self, forward: Callable[..., None], *, sends_old: bool, owner: str, leads_to: set[str]
+    ) -> None:
         """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
         self.forward = self._in_sight(forward) if self._flight.shown else forward
         self.sends_old = sends_old
+        self.owners.add(owner)
+        self.leads_to |= leads_to
 
     def _in_sight(self, forward: Callable[..., None]) -> Callable[..., None]:
         """The same, and the joins further down can tell that the update is on its way. They are bound before."""
-        in_flight, identify, take = self._in_flight, self.identify, self._flight.take
+        in_flight, identify, take, owners = self._in_flight, self.identify, self._flight.take, self.owners
 
         def in_sight(row: Any, value: Any, old: Any, time: int, headers: Headers) -> None:
             key = identify(row)
             in_flight[key] = old
             try:
-                take(forward, row, value, old, time, headers)
+                take(owners, forward, row, value, old, time, headers)
             finally:
                 del in_flight[key]
 
@@ -454,7 +501,7 @@ class Table:
         """A join makes a result with what the row holds: that is settled once the update has come to all operators,
         and before it is changed."""
         self.looked_at.add((self, self.identify(row)))
-        self._flight.settle_later(self.settle, row)
+        self._flight.settle_later(self, row)
 
     def forwarded(self, row: Any) -> Any:
         """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.
@@ -492,9 +539,10 @@ class Table:
     def flush(self) -> None:
         """Write what is dirty, and forward each change once. The task's record is that of the last one then."""
         self.write_through()
+        forward = self._flight.to_the_end(self._forward_written)
         while self._written:
             # One by one: whoever gets one may look for others.
-            self._forward_written(*self._written.popitem(last=False))
+            forward(*self._written.popitem(last=False))
         self._written_by_others = False
         self._forget_clean()
 
@@ -697,11 +745,11 @@ class SessionTable(_OfOwners):
     """A table of sessions. The time that one is put with is that of the record which has changed it: the changelog has
     it, while what is forwarded and found has the session's end, as its rows have no time of their own."""
 
-    def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
+    def forward_to(self, forward: Callable[..., None], **said: Any) -> None:
         def at_its_end(row: Windowed[Any], value: Any, old: Any, _time: int, headers: Headers) -> None:
             forward(row, value, old, row.window.end, headers)
 
-        super().forward_to(at_its_end, sends_old=sends_old)
+        super().forward_to(at_its_end, **said)
 
     def get(self, row: Windowed[Any]) -> Found:
         found = super().get(row)

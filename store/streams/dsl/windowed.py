@@ -289,7 +289,7 @@ class OnWindowClose:
                 return result_of(row_bytes(row), value_bytes(value), time, headers)
 
             with emitted.forwarding(row):
-                place.release(held, take, forward, row, value, None, time, headers)
+                place.release(held, take, (name,), forward, row, value, None, time, headers)
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is not None and value is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import KTable, Materialized, SessionWindows, StreamsBuilder, TimeWindows
+from store.streams.dsl import (
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    TimeWindows,
+)
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.suppliers import persistent_versioned_key_value_store
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
@@ -371,6 +383,149 @@ def test_a_table_that_is_joined_with_what_is_made_of_it_loses_a_key(config: dict
         pipe(running, [("in", "a", None, 20)])
         running.commit()
         assert output(running) == [("a", None, 20)]
+
+
+def joined_with_what_is_made_of_it(
+    make: Callable[[StreamsBuilder, KStream], KTable],
+) -> Callable[[StreamsBuilder], None]:
+    """A table that is held back, joined with what is made, and not held back, of its updates and a stream's."""
+
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("right", materialized="right")
+        made = make(b, table.to_stream())
+        made.join(table, lambda one, two: one * 1000 + two).to_stream().to("out")
+
+    return build
+
+
+def kept_by_the_last(b: StreamsBuilder, updates: KStream) -> KTable:
+    return b.stream("left").merge(updates).to_table(materialized=at_once())
+
+
+def summed(b: StreamsBuilder, updates: KStream) -> KTable:
+    return b.stream("left").merge(updates).group_by_key().reduce(operator.add, materialized=at_once())
+
+
+def summed_by_two(b: StreamsBuilder, updates: KStream) -> KTable:
+    def add(_key: str, value: int, total: int) -> int:
+        return total + value
+
+    groups = b.stream("left").group_by_key().cogroup(add).cogroup(updates.group_by_key(), add)
+    return groups.aggregate(int, materialized=at_once())
+
+
+def at_once() -> Materialized:
+    return Materialized("made").with_caching_disabled()
+
+
+@pytest.mark.parametrize(
+    ("make", "last"), [(kept_by_the_last, 1_001), (summed, 8_001), (summed_by_two, 8_001)]
+)
+def test_a_table_that_is_held_back_is_joined_with_what_is_made_of_its_updates_and_a_stream(
+    make: Callable[[StreamsBuilder, KStream], KTable], last: int
+) -> None:
+    with driver(joined_with_what_is_made_of_it(make), CACHED, auto_commit=False) as running:
+        pipe(running, [("right", "a", 1, 10), ("left", "a", 7, 20)])
+        running.commit()
+        results = output(running)
+        assert results[0] == ("a", 7_001, 20)
+        assert results[-1][:2] == ("a", last)
+
+
+@pytest.mark.parametrize("room", [3_000, 12_000])
+def test_what_is_made_of_a_table_is_joined_with_it_however_often_both_fall_out_of_full_caches(
+    room: int,
+) -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("right")
+        made = b.stream("left").merge(table.to_stream()).group_by_key().reduce(operator.add)
+        made.to_stream().to("made")
+        table.to_stream().to("updates")
+        made.join(table, lambda one, two: [one, two]).to_stream().to("out")
+
+    chosen = random.Random(0)
+    records = [
+        (chosen.choice(["left", "right"]), f"k{chosen.randrange(30)}", chosen.randrange(1, 9), 10 + at)
+        for at in range(200)
+    ]
+    with driver(build, {"statestore.cache.max.bytes": room}, auto_commit=False) as running:
+        pipe(running, records)
+        running.commit()
+        right = {key: value for topic, key, value, _ in records if topic == "right"}
+        made = {key: value for key, value, _ in output(running, "made")}
+        came = [(key, value) for topic, key, value, _ in records if topic == "left"]
+        sums = Counter[str]()
+        for key, value in came + [(key, value) for key, value, _ in output(running, "updates")]:
+            sums[key] += value
+        assert made == sums
+        joined = {key: value for key, value, _ in output(running)}
+        assert joined == {key: [made[key], value] for key, value in right.items()}
+
+
+class Halved:
+    """Forwards each value in two halves, and notes what it is called for meanwhile."""
+
+    meanwhile: list[Any]
+
+    def init(self, context: FixedKeyContext) -> None:
+        self._context, self._busy = context, False
+
+    def process(self, record: StreamRecord) -> None:
+        if self._busy:
+            Halved.meanwhile.append(record.value)
+        self._busy = True
+        self._context.forward(record.value // 2)
+        self._context.forward(record.value - record.value // 2)
+        self._busy = False
+
+
+def test_a_processor_is_not_called_while_it_forwards_what_a_join_looks_for_a_table_with() -> None:
+    """The table's updates come to the processor too. What is held back of them waits until it is through."""
+    Halved.meanwhile = []
+
+    def halves_summed(b: StreamsBuilder, updates: KStream) -> KTable:
+        halves = b.stream("left").merge(updates).process_values(Halved)
+        return halves.group_by_key().reduce(operator.add, materialized=at_once())
+
+    with driver(joined_with_what_is_made_of_it(halves_summed), CACHED, auto_commit=False) as running:
+        pipe(running, [("right", "a", 2, 10), ("left", "a", 8, 20)])
+        running.commit()
+        assert not Halved.meanwhile
+        assert [value for _, value, _ in output(running)] == [4_002, 8_002, 9_002, 10_002, 10_002]
+
+
+def test_a_record_that_waited_for_a_partner_is_forwarded_once_where_it_is_joined_with_a_table_that_leads_back() -> (
+    None
+):
+    """The update that is held back comes to the join of streams with the time that has closed the record's window."""
+
+    def unpaired(b: StreamsBuilder, updates: KStream) -> KTable:
+        windows = JoinWindows.of_time_difference(10)
+        stream = b.stream("left").merge(updates)
+        alone = stream.left_join(b.stream("other"), lambda one, two: one if two is None else None, windows)
+        alone.to("alone")
+        return alone.group_by_key().reduce(operator.add, materialized=at_once())
+
+    with driver(joined_with_what_is_made_of_it(unpaired), CACHED, auto_commit=False) as running:
+        pipe(running, [("left", "a", 7, 10), ("right", "a", 1, 100), ("left", "b", 2, 100)])
+        running.commit()
+        assert output(running, "alone") == [("a", 7, 10)]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_no_record_is_passed_over_where_a_table_is_joined_with_what_is_made_of_its_updates(
+    guarantee: str,
+) -> None:
+    handled: dict[str, object] = {
+        "processing.guarantee": guarantee,
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": "dead",
+    }
+    with driver(joined_with_what_is_made_of_it(summed), handled | CACHED, auto_commit=False) as running:
+        pipe(running, [("right", "a", 1, 10), ("left", "a", 7, 20)])
+        running.commit()
+        assert not running.read_output("dead")
+        assert running.get_store("made").get("a").value == 8
 
 
 def test_the_result_of_a_join_can_be_joined_and_grouped_again() -> None:
