@@ -661,8 +661,9 @@ class TaskContext:
         assert refusal is not None
         raise refusal
 
-    def release(self, operator: str, held: Callable[[], Record], forward: Callable[[], None]) -> None:
-        """Forward a result that an operator has held back, unless a handler has decided to go on without it.
+    def release(self, operator: str, held: Callable[[], Record], forward: Callable[[], None]) -> bool:
+        """Forward a result that an operator has held back, unless a handler has decided to go on without it. Returns
+        whether it was forwarded.
 
         `held` makes what a handler is told of, and the result is recognised by.
         """
@@ -672,14 +673,16 @@ class TaskContext:
             self._faults.passed_over.add(result)
             # So that what lies before it is not read again for the next one of its kind.
             self.commit()
-            return
+            return False
         at, before, self._releasing = self.record, self._releasing, True
         try:
             forward()
+            return True
         except Exception as error:
             # Where the context stands at another record, what a cache held back has raised, which is of that one.
             if self.record is not at or not self._does_without(operator, held, error):
                 raise
+            return False
         finally:
             self._releasing = before
 

@@ -84,7 +84,7 @@ from store.streams.dsl.stores import (
     store_of,
 )
 from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
-from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
+from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of, kept_ms
 from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
     SessionWindows,
@@ -1019,7 +1019,7 @@ class KTable:
                 at_commits=True,
             )
         )
-        operator = Suppress(store, keys, values, wait_ms, by_window, held)
+        operator = Suppress(store, keys, values, wait_ms, by_window, held, kept_ms(self.node, graph.stores))
         node = graph.add(node_name, operator, [self.node], stores=[store])
         return KTable(
             self.builder,

@@ -475,9 +475,9 @@ class Place:
             return -1
         return self.task.observed_before(operator)
 
-    def release(self, held: Callable[[], Record], forward: Forward, *result: Any) -> None:
+    def release(self, held: Callable[[], Record], forward: Forward, *result: Any) -> bool:
         """Forward a result that was held back; see `TaskContext.release`."""
-        self.task.release(self.name, held, partial(forward, *result))
+        return self.task.release(self.name, held, partial(forward, *result))
 
     def dropped(self, why: str | None = None) -> Callable[[], None]:
         """What to call for each record that is dropped. The task counts them, as in Kafka Streams. `why` completes "for

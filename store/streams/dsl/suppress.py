@@ -6,10 +6,13 @@ goes on with it. What is due is forwarded by stream time, which is the largest t
 is committed with the input positions: when nothing comes, nothing is forwarded.
 
 Different from Kafka Streams, where it is that of the last update alone: the old value that goes with an update is that
-of the last one that was forwarded, which is what those who come after have seen.
+of the last one that was forwarded, which is what those who come after have seen. That is what the table above had
+before; but where a handler has gone on without a result, it is what was forwarded before that one. The buffer keeps it
+in place of the update then, until one of the key is forwarded, or it is a window that has expired in the table.
+Under at least once operators beside the one that has raised may have had that result; they are told the same old value.
 
 Must survive: a task that is closed after any record; keys whose update is deleted again before it was due; a buffer
-that is full.
+that is full; results that are passed over, one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from store.serdes import Serde
 from store.state.windowed import Windowed
 from store.streams.dsl.operators import View, known, sent
 from store.streams.dsl.record_cache import Found, large_bytes
-from store.streams.dsl.stores import Logged, check_name
+from store.streams.dsl.stores import DslStore, Logged, check_name
+from store.streams.dsl.suppliers import DslSessionParams, DslWindowParams
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, closed_after_ms
 from store.streams.handlers import result_of
@@ -135,11 +139,28 @@ def grace_of(node: Node) -> int | None:
     return max((grace for grace in map(grace_of, node.parents) if grace is not None), default=None)
 
 
+def kept_ms(node: Node, stores: Mapping[str, object]) -> int | None:
+    """How long after its end a window of the table may be found in it; None where rows are kept for ever."""
+    own = [stores.get(name) for name in node.stores]
+    kept = [
+        store.retention_ms
+        if isinstance(store, DslStore) and isinstance(store.params, DslWindowParams | DslSessionParams)
+        else None
+        for store in own
+    ]
+    if getattr(node.operator, "windows", None) is None:
+        kept += [kept_ms(parent, stores) for parent in node.parents]
+    known = [time for time in kept if time is not None]
+    return max(known) if known and len(known) == len(kept) else None
+
+
 _Row = tuple[int, int, Headers, bytes | None, bytes | None]
 """Place in time, time of the update, headers, the value that was forwarded last, the new one."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Row).decode
+_decode = msgspec.msgpack.Decoder(_Row | bytes | None).decode
+"""A row of the store is an update that is held back; or the value that was forwarded last, where those after it were
+passed over."""
 
 
 class Buffer:
@@ -156,17 +177,25 @@ class Buffer:
         self._order: list[tuple[int, bytes]] = []
         self._changed: dict[bytes, Record] = {}
         """With the record that has changed it last, as far as a write is told of it."""
+        self._passed_over: dict[bytes, bytes | None] = {}
+        """Keys of which the last result was passed over, and none is held back → the value that was forwarded last."""
+        self._ends: list[tuple[int, bytes]] = []
+        """When the windows end of such keys, if the table's windows expire. A heap."""
         self._on_its_way: tuple[bytes, bytes | None] | None = None
         """The key of an update that was taken and that has not come to all operators yet, and the value before it."""
         self.size = 0
         with store.all() as rows:
             for key, row in rows:
                 try:
-                    self._hold(key, _decode(row), len(row))
+                    kept = _decode(row)
                 except msgspec.DecodeError as error:
                     raise StoreCorruptedError(
                         f"{key!r} holds {row!r}, which is no update: {error}"
                     ) from error
+                if isinstance(kept, tuple):
+                    self._hold(key, kept, len(row))
+                else:
+                    self._passed_over[key] = kept
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -183,10 +212,12 @@ class Buffer:
         """Hold an update back, at `time`, or at the place that the key has."""
         at = self._key_bytes(key)
         held = self._rows.get(at)
-        if held is None:
-            prior = None if old is None else self._value_bytes(old)
-        else:
+        if held is not None:
             time, prior = held[0], held[3]
+        elif at in self._passed_over:
+            prior = self._passed_over.pop(at)
+        else:
+            prior = None if old is None else self._value_bytes(old)
         row = (time, timestamp, headers, prior, None if new is None else self._value_bytes(new))
         self._hold(at, row, len(_encode(row)))
         self._change(at)
@@ -218,11 +249,37 @@ class Buffer:
         )
 
     def prior(self, key: Any) -> tuple[bool, Any]:
-        """Whether an update of the key is held back, and the value that was forwarded before it."""
-        row = self._rows.get(self._key_bytes(key))
-        if row is None:
+        """Whether an update of the key is held back or was passed over, and the value that was forwarded before it."""
+        at = self._key_bytes(key)
+        row = self._rows.get(at)
+        if row is None and at not in self._passed_over:
             return False, None
-        return True, None if row[3] is None else self._value_of(row[3])
+        prior = self._passed_over[at] if row is None else row[3]
+        return True, None if prior is None else self._value_of(prior)
+
+    def pass_over(self, *, expires: bool) -> None:
+        """What was taken last was not forwarded, and is not going to be."""
+        assert self._on_its_way is not None
+        at, prior = self._on_its_way
+        self._passed_over[at] = prior
+        if expires:
+            self._expires(at)
+
+    def may_expire(self) -> None:
+        """Keys are windows that expire in the table."""
+        for at in self._passed_over:
+            self._expires(at)
+
+    def _expires(self, at: bytes) -> None:
+        heapq.heappush(self._ends, (_end(self._key_of(at)), at))
+
+    def forget_windows(self, until: int) -> None:
+        """The table has no windows any more that ended by then."""
+        while self._ends and self._ends[0][0] <= until:
+            _, at = heapq.heappop(self._ends)
+            if at in self._passed_over:
+                del self._passed_over[at]
+                self._change(at)
 
     def has_come(self) -> None:
         """What was taken last has come to all operators."""
@@ -245,6 +302,8 @@ class Buffer:
             row = self._rows.get(key)
             if row is not None:
                 self._store.put(key, _encode(row))
+            elif key in self._passed_over:
+                self._store.put(key, _encode(self._passed_over[key]))
             elif self._store.get(key) is not None:
                 self._store.put(key, None)
         task.record = at
@@ -270,6 +329,8 @@ class Suppress:
     by_window: bool
     """The place of an update is the end of its window, else its time."""
     buffer: BufferConfig
+    kept_ms: int | None = None
+    """How long after its end a window may be found in the table; None: for ever."""
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
@@ -278,19 +339,25 @@ class Suppress:
         place.at_flush(buffer.flush)
         observe = observing(place, self.store)
         wait, by_window, sends_old = self.wait_ms, self.by_window, self.sends_old
-        full = self._full(buffer)
+        full, kept = self._full(buffer), self.kept_ms
+        if kept is not None:
+            buffer.may_expire()
 
         def forward_first() -> None:
             key, new, old, timestamp, headers, held = buffer.take()
             try:
                 # A deleted window was never forwarded: it is forwarded once.
-                if new is not None or not by_window:
-                    place.release(held, forward, key, new, old if sends_old else None, timestamp, headers)
+                if (new is not None or not by_window) and not place.release(
+                    held, forward, key, new, old if sends_old else None, timestamp, headers
+                ):
+                    buffer.pass_over(expires=kept is not None)
             finally:
                 buffer.has_come()
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             now = observe(timestamp)
+            if kept is not None:
+                buffer.forget_windows(now - kept)
             buffer.put(_end(key) if by_window else timestamp, key, new, old, timestamp, headers)
             while (first := buffer.first()) is not None and first + wait <= now:
                 forward_first()
@@ -323,7 +390,8 @@ def _end(key: Windowed[Any]) -> int:
 
 @dataclass(frozen=True)
 class Unsuppressed:
-    """The value that was forwarded last, while an update is held back; else what the table has forwarded."""
+    """The value that was forwarded last, while an update is held back, and after one was passed over; else what the
+    table has forwarded."""
 
     store: str
     key_serde: Serde[Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -24,6 +25,7 @@ from store.streams.dsl.windows import Windows
 from store.streams.handlers import MOST_DIFFERENT, ErrorHandlerContext, Faults, Response, result_of
 from store.suppliers import persistent_versioned_key_value_store
 from store.testing.driver import TestDriver
+from store.testing.memory_storage import MemoryStorage
 from tests.streams.dsl.running import UNCACHED, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -113,6 +115,83 @@ def test_a_result_that_raises_is_passed_over_alone(build: Build, guarantee: str,
         assert not any(faults.results for faults in running._faults.values()), (
             "what is done with is forgotten"
         )
+
+
+def summed_and_found(made: StreamsBuilder) -> None:
+    """Sums of a table whose fives raise, and what a stream finds in it."""
+    table = made.table("in").suppress(Suppressed.until_time_limit(5))
+
+    def check(value: int) -> int:
+        if value == 5:
+            raise ValueError("five")
+        return value
+
+    rows = table.map_values(check)
+    sums = rows.group_by(lambda key, value: (key, value)).reduce(operator.add, operator.sub)
+    sums.to_stream().filter(lambda key, _: key == "k").to("out")
+    rows.to_stream().filter(lambda key, _: key == "k").to("rows")
+    made.stream("ask").left_join_table(table, lambda _, found: found).to("found")
+
+
+def put(running: TestDriver, value: int | None, time: int) -> None:
+    """A row, when it is due, and what is found afterwards."""
+    pipe(running, [("in", "k", value, time), ("in", "z", 0, time + 8), ("in", "z", 0, time + 9)])
+    pipe(running, [("ask", "k", 1, time + 9)])
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("restored", [False, True], ids=["goes on", "is restored"])
+def test_a_result_comes_with_what_was_forwarded_before_those_that_were_passed_over(
+    guarantee: str, *, restored: bool
+) -> None:
+    with driver(summed_and_found, config(guarantee)) as running:
+        for value, time in ((3, 10), (5, 30), (5, 50), (8, 70), (1, 90)):
+            put(running, value, time)
+            if restored:
+                running._storage = MemoryStorage()
+                running.crash()
+        assert [value for _, value, _ in output(running, "rows")] == [3, 8, 1]
+        assert [value for _, value, _ in output(running)] == [3, 8, 1]
+        assert [value for _, value, _ in output(running, "found")] == [3, 3, 3, 8, 1]
+        assert [value for _, value, _ in dead(running)] == [b"5", b"5"]
+
+
+def test_nothing_is_found_and_taken_off_where_the_first_result_of_a_key_was_passed_over() -> None:
+    with driver(summed_and_found, config("exactly_once_v2")) as running:
+        for value, time in ((5, 10), (7, 30), (None, 50), (2, 70)):
+            put(running, value, time)
+        assert [value for _, value, _ in output(running)] == [7, 0, 2]
+        assert [value for _, value, _ in output(running, "found")] == [None, 7, None, 2]
+
+
+def test_a_key_that_is_forwarded_again_leaves_nothing_of_what_was_passed_over() -> None:
+    with driver(summed_and_found, config("exactly_once_v2")) as running:
+        for value, time in ((3, 10), (5, 30), (8, 50)):
+            put(running, value, time)
+        with running.get_store("KTABLE-SUPPRESS-STATE-STORE-0000000004").all() as rows:
+            assert [key for key, _ in rows] == [b"z"]
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["goes on", "is restored"])
+def test_a_window_whose_result_was_passed_over_is_kept_in_mind_until_it_expires(*, restored: bool) -> None:
+    def build(made: StreamsBuilder) -> None:
+        windowed = made.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10))
+        table = windowed.count().suppress(Suppressed.until_window_closes(name="held"))
+        table.map_values(lambda _: 1 // 0)
+
+    def kept() -> int:
+        with running.get_store("held-store").all() as rows:
+            return len([row for _, row in rows if row == b"\xc0"])
+
+    with driver(build, config("exactly_once_v2")) as running:
+        numbers = []
+        for time in (1, 11, 21, 31, 91):
+            pipe(running, [("in", "k", 1, time)])
+            if restored:
+                running._storage = MemoryStorage()
+                running.crash()
+            numbers.append(kept())
+        assert numbers == [0, 1, 1, 1, 1]
 
 
 def test_results_that_differ_are_counted_anew_after_each_commit() -> None:
