@@ -431,8 +431,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_BUFFER}.__init__",
-                "self._hold(key, _decode(row), len(row))",
-                "self._hold(key, _decode(row), 0)",
+                "self._hold(key, kept, len(row))",
+                "self._hold(key, kept, 0)",
             ),
         ),
     ),
