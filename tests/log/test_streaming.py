@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from math import inf
 from random import Random
@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
-from store.errors import LogError, RetriableError
+from store.errors import FatalLogError, LogError, RetriableError
 from store.log import Fetch, Log, StreamingReader, TopicSpec
 from store.log.kafka import KafkaLog, KafkaReader, intake
 from store.log.size import MAX_FETCH_BYTES, size_of
@@ -400,6 +400,40 @@ def test_who_waits_for_more_of_a_topic_hears_that_it_was_deleted(
         until(lambda: reader.poll(places, 10, RC, 0.1) is None)
     reader.close()
     admin.close()
+
+
+def by_read(reader: KafkaReader, place: TopicPartition) -> Sequence[Record]:
+    return reader.read(place, 0, 10, RC).records
+
+
+def by_poll(reader: KafkaReader, place: TopicPartition) -> Sequence[Record]:
+    fetch = reader.poll({place: 0}, 10, RC, 1.0).get(place)
+    return () if fetch is None else fetch.records
+
+
+@pytest.mark.parametrize("fetched", [by_read, by_poll])
+def test_a_batch_with_a_flipped_bit_is_an_error_and_neither_taken_for_a_value_nor_passed_over(
+    broker: LocalBroker,
+    log: KafkaLog,
+    reader: KafkaReader,
+    unique: Callable[[str], str],
+    fetched: Callable[[KafkaReader, TopicPartition], Sequence[Record]],
+) -> None:
+    topic = unique("bits")
+    with closing(log.admin()) as admin, closing(log.plain_producer()) as producer:
+        admin.create_topics([TopicSpec(topic, 1)])
+        for value in (b"damaged", b"whole"):
+            producer.produce(topic, b"balance", value, partition=0)
+            producer.flush()
+    (directory,) = broker.directory.rglob(f"{topic}-0")
+    segment = directory / f"{0:020}.log"
+    with segment.open("r+b") as opened:
+        opened.seek(segment.read_bytes().index(b"damaged"))
+        opened.write(b"D")
+    with pytest.raises(
+        FatalLogError, match=rf"{topic}-0 at 0: .* offset 0 .* CRC32C .* damaged: .* on its disk"
+    ):
+        until(lambda: fetched(reader, TopicPartition(topic, 0)))
 
 
 @pytest.mark.parametrize("isolation", IsolationLevel)

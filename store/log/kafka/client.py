@@ -148,6 +148,9 @@ CONSUMER: Config = {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "allow.auto.create.topics": False,
+    # As Kafka's own consumers do: a bit that has flipped on a broker's disk would otherwise be a value like any other.
+    # `kafka={"check.crcs": False}` does without.
+    "check.crcs": True,
     # A broker answers one request of a connection after the other, so a fetch that waits delays what follows.
     "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 20,

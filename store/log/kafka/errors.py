@@ -84,6 +84,7 @@ _HINTS = {
     # It is also what the client says of each of several in a batch, whatever the broker has against them.
     KafkaError.INVALID_RECORD: "A compacted topic takes no record without a key, and no topic takes one whose time is "
     "further from the broker's clock than its message.timestamp.after.max.ms or message.timestamp.before.max.ms allow",
+    KafkaError._BAD_MSG: "What a broker has sent is damaged: on the way, or on its disk, and then it is so each time",
     # The client's own text has a name for it that no broker knows.
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction.timeout.ms may be no longer than "
     "transaction.max.timeout.ms of the broker",
