@@ -14,6 +14,8 @@ from store.types import IsolationLevel, TopicPartition
 
 LIMIT = 5_000
 VALUES = [b"%04d" % number + b"v" * 100 for number in range(200)]
+SEGMENT = 1 << 20
+"""The smallest that brokers have."""
 TRIES = 10
 """Batches of a million bytes become an eighth with each."""
 
@@ -110,6 +112,55 @@ def test_records_each_of_which_is_too_large_make_batches_no_smaller_than_the_lar
                 producer.flush()
         sizes.append(own._batches.most)
     assert sizes == [len("key") + 200_000 + len("nameof") + len("none")] * 3
+
+
+@pytest.fixture
+def large(log: KafkaLog) -> KafkaLog:
+    """One whose batches are larger than the smallest segments that brokers have."""
+    return KafkaLog(log.bootstrap, config={"batch.size": 4_000_000, "message.max.bytes": 4_500_000})
+
+
+@pytest.fixture
+def segmented(log: KafkaLog, unique: Callable[[str], str]) -> str:
+    """A topic that takes large batches, but not into one of its segments."""
+    name = unique("segmented")
+    with closing(log.admin()) as admin:
+        admin.create_topics(
+            [TopicSpec(name, 1, {"segment.bytes": str(SEGMENT), "max.message.bytes": "5000000"})]
+        )
+    return name
+
+
+def test_batches_that_a_segment_has_no_room_for_are_made_smaller_too(large: KafkaLog, segmented: str) -> None:
+    values = [b"%04d" % number + b"v" * 50_000 for number in range(40)]
+    refused = 0
+    for _ in range(TRIES):
+        with closing(large.producer(segmented, 60_000)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            try:
+                for value in values:
+                    producer.produce(segmented, None, value, partition=0)
+                producer.flush()
+                producer.commit_transaction()
+                break
+            except RecordRefusedError:
+                refused += 1
+    assert refused
+    assert arrived(large, segmented) == values
+
+
+def test_one_record_that_a_segment_has_no_room_for_is_refused_for_what_it_is(
+    large: KafkaLog, segmented: str
+) -> None:
+    with closing(large.producer(segmented, 60_000)) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(segmented, None, b"v" * 2 * SEGMENT, partition=0)
+        with pytest.raises(RecordRefusedError, match=rf"for {segmented} .* its segment\.bytes") as refused:
+            producer.flush()
+        assert [value for _, _, value, _ in refused.value.outputs] == [b"v" * 2 * SEGMENT]
+        producer.abort_transaction()
 
 
 @pytest.mark.parametrize("size", [0, "large"])

@@ -69,7 +69,9 @@ _PASSING = frozenset(
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+"""What a broker says of batches, for `max.message.bytes` and `segment.bytes` of their topics."""
+REFUSED = TOO_LARGE | {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
 """What a broker says of records that it will never take."""
 FORGOTTEN = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING})
 """What the coordinator says where it does not know the transactional id any more."""
@@ -81,6 +83,7 @@ _HINTS = {
     # The client says that the broker has refused it, also where it does so itself.
     KafkaError.MSG_SIZE_TOO_LARGE: "The client takes up to its message.max.bytes, which kafka={'message.max.bytes': …} "
     "sets, and a topic up to its max.message.bytes",
+    KafkaError.RECORD_LIST_TOO_LARGE: "A topic takes no batch that is larger than its segment.bytes",
     # It is also what the client says of each of several in a batch, whatever the broker has against them.
     KafkaError.INVALID_RECORD: "A compacted topic takes no record without a key, and no topic takes one whose time is "
     "further from the broker's clock than its message.timestamp.after.max.ms or message.timestamp.before.max.ms allow",

@@ -28,7 +28,16 @@ from store.errors import (
     RetriableError,
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
-from store.log.kafka.errors import FENCED, FOLLOWING, FORGOTTEN, REFUSED, cause_of, text_of, translate
+from store.log.kafka.errors import (
+    FENCED,
+    FOLLOWING,
+    FORGOTTEN,
+    REFUSED,
+    TOO_LARGE,
+    cause_of,
+    text_of,
+    translate,
+)
 from store.log.kafka.lineage import Lineages, as_committed
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
@@ -43,9 +52,9 @@ BATCH_BYTES = 1_000_000
 class BatchBytes:
     """How many bytes of records the producers of one log put into a batch, those that are made from now on.
 
-    A topic's `max.message.bytes` bounds batches, not records. The client does not divide one that was refused, as
-    Kafka's own does, and its size is that of all topics, so it is the next producer whose batches are smaller. In the
-    end the largest record is a batch. Any thread.
+    A topic's `max.message.bytes` and `segment.bytes` bound batches, not records. The client does not divide one that
+    was refused, as Kafka's own does, and its size is that of all topics, so it is the next producer whose batches are
+    smaller. In the end the largest record is a batch. Any thread.
     """
 
     def __init__(self, most: int) -> None:
@@ -110,7 +119,7 @@ class _Deliveries:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            if error.code() in TOO_LARGE:
                 self.too_large += 1
                 self.largest = max(self.largest, _size(key, value, headers))
 
