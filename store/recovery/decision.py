@@ -35,6 +35,11 @@ What a task, a standby or a global store finds after each crash, and why going o
   rows, or it ends before the store. Of a changelog, the store is the only whole copy that is left: REFUSE, nothing is
   changed; but REBUILD where the group's last commit vouches for the topic that there is, since the store was forgotten
   when somebody started over. A global store is only a copy of its topic: REBUILD.
+* *A leader was elected without the last records*, and others are at their offsets by now. No bound tells; a reader that
+  has read on for as long as the leader before was there is told (`LogTruncatedError`). What was read is no prefix of
+  the log any more, and going on would leave out what lies between: global stores and standbys REBUILD. The copy of a
+  changelog is kept aside, which may have what nothing else has. A store that was closed meanwhile has no reader to be
+  told: it goes on by its offset.
 * *Its changelog was disabled, and is enabled again.* The store is the only copy of what was written meanwhile, and the
   changelog knows nothing of it: REFUSE, nothing is changed.
 * *Bytes were damaged* (`StoreCorruptedError` at open, while restoring, or at a later read). Nothing in the store can
@@ -281,6 +286,15 @@ def decide_missing(partition: TopicPartition, partitions: int) -> Decision:
         Action.REBUILD,
         0,
         f"it has records of {partition}, and the topic has {partitions} partitions: it was made anew",
+    )
+
+
+def decide_parted(partition: TopicPartition, said: str) -> Decision:
+    """What is done with a store that follows a log which is not the one that it has read up to its place."""
+    return Decision(
+        Action.REBUILD,
+        0,
+        f"what it has of {partition} is not what that has by now, under another leader: {said}",
     )
 
 

@@ -6,12 +6,12 @@ each partition counts for itself and always agrees with the data.
 
 Must survive: its own crash at any moment (what is there is whole commits, and following goes on behind them), open
 transactions in the topic (only committed records are applied, up to the last stable offset), partitions that are
-added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
-so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt, as
-`store.recovery.decision` says, and closed where that gets no answers, so that nobody looks things up in a part of the
-topic. That a topic was made anew shows by its id when the store is opened, which `store.streams.thread` has done again
-where the id is another one; while it is open, in partitions that are no longer there, and in those that end before what
-the store has of them.
+added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, without records that
+were read (a leader was elected without them), or left alone for so long that deletions were compacted away. Then, and
+when it is corrupt, the store is set aside and rebuilt, as `store.recovery.decision` says, and closed where that gets
+no answers, so that nobody looks things up in a part of the topic. That a topic was made anew shows by its id when the
+store is opened, which `store.streams.thread` has done again where the id is another one; while it is open, in
+partitions that are no longer there, and in those that end before what the store has of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import (
     LogError,
+    LogTruncatedError,
     ProtocolError,
     RestoreBrokenOffError,
     RetriableError,
@@ -34,7 +35,15 @@ from store.errors import (
 from store.log.protocol import Offsets, Reader
 from store.log.size import MAX_FETCH_BYTES, size_of
 from store.points import Point, reach
-from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
+from store.recovery.decision import (
+    Known,
+    Origin,
+    StoreOutOfStepError,
+    decide,
+    decide_missing,
+    decide_parted,
+    origin,
+)
 from store.recovery.offsets import engine_store, of_another_topic, offset_keeping
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
@@ -234,6 +243,9 @@ class GlobalStore(Generic[V]):
         while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
             try:
                 applied = self._commit_some(behind, began)
+            except LogTruncatedError as error:
+                decide_parted(error.place, str(error)).first_offset()
+                raise
             except LogError:
                 if not self._start_beyond_cuts(behind, began):
                     raise

@@ -9,10 +9,11 @@ offsets in the checkpoint are true for stores without transactions too (KAFKA-54
 checkpoint vouched for data that was not on disk yet; here the data is synced first).
 
 Must survive: its own crash at any moment (it is a restore that goes on and on, see `store.recovery.restore`), an
-active task that crashes, hangs or is replaced, changelogs whose start moves past the copy, and a pause so long
-that deletions were compacted away: then the copy is set aside and made anew (`store.recovery.decision`). Nothing
-about offsets is remembered from one life to the next but what store and checkpoint say, and a copy has no cache, so
-that the task that takes over finds nothing stale (KAFKA-9169, 14172).
+active task that crashes, hangs or is replaced, changelogs whose start moves past the copy, or that lack records which
+it has read (a leader was elected without them), and a pause so long that deletions were compacted away: then the copy
+is set aside and made anew (`store.recovery.decision`). Nothing about offsets is remembered from one life to the next
+but what store and checkpoint say, and a copy has no cache, so that the task that takes over finds nothing stale
+(KAFKA-9169, 14172).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from store.engine.protocol import Storage
-from store.errors import LogError, ProtocolError, StoreCorruptedError, end_after
+from store.errors import LogError, LogTruncatedError, ProtocolError, StoreCorruptedError, end_after
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
-from store.recovery.decision import Action, Decision, StoreOutOfStepError
+from store.recovery.decision import Action, Decision, StoreOutOfStepError, decide_parted
 from store.recovery.offsets import TaskOffsets, of_another_topic
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
@@ -188,6 +189,9 @@ class Standby:
                 fetch = self._reader.read(
                     copy.changelog, place.position, self._batch, IsolationLevel.READ_COMMITTED
                 )
+            except LogTruncatedError as error:
+                decide_parted(error.place, str(error)).first_offset()
+                raise
             except LogError:
                 now = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
                 if now.earliest <= place.position:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from store.errors import LogError
+from store.errors import LogError, LogTruncatedError
 from store.log.protocol import Fetch, Offsets
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -35,6 +35,8 @@ class WrittenLog:
         """Retention takes what is before that, as soon as somebody reads."""
         self.cuts: dict[int, int] = {}
         """Offset → the same, as soon as somebody reads from there."""
+        self.parts_at: int | None = None
+        """Who goes on beyond that has read what a leader before had, until somebody begins before it."""
 
     def append(self, *pairs: Pair) -> int:
         """A committed transaction: records, then a marker. Returns the offset of its last record."""
@@ -44,6 +46,12 @@ class WrittenLog:
         self.end += 1
         self.stable = self.end
         return self.end - 2
+
+    def part(self, at: int, *pairs: Pair) -> None:
+        """A leader is elected without what is there from an offset on, and others are appended."""
+        self.records = {offset: pair for offset, pair in self.records.items() if offset < at}
+        self.end = self.parts_at = at
+        self.append(*pairs)
 
     def values(self) -> dict[bytes, bytes]:
         """What a store holds that has applied everything."""
@@ -76,6 +84,10 @@ class WrittenLog:
             self.records = {at: pair for at, pair in self.records.items() if at >= self.earliest}
             if offset < self.earliest:
                 raise LogError(f"{tp} begins at {self.earliest}, after {offset}")
+        if self.parts_at is not None:
+            if offset > self.parts_at:
+                raise LogTruncatedError(f"read of {tp} at {offset}", tp, offset, self.parts_at)
+            self.parts_at = None
         assert self.earliest <= offset <= self.stable
         self.reads.append(offset)
         at = [number for number in sorted(self.records) if offset <= number < self.stable]

@@ -281,11 +281,17 @@ def truncate(topic: Topic) -> None:
     topic.logs[0] = WrittenLog({0: (b"new", b"1")}, end=2, tp=tp(0))
 
 
+def elect_a_leader_without_the_last(topic: Topic) -> None:
+    topic[0].part(2, *[(b"new %d" % number, b"1") for number in range(10)])
+
+
 def make_anew_with_fewer_partitions(topic: Topic) -> None:
     topic.logs.pop()
 
 
-@pytest.mark.parametrize("cut", [lose_the_start, truncate, make_anew_with_fewer_partitions])
+@pytest.mark.parametrize(
+    "cut", [lose_the_start, truncate, elect_a_leader_without_the_last, make_anew_with_fewer_partitions]
+)
 @pytest.mark.parametrize("running", [True, False])
 def test_a_topic_that_cannot_be_followed_is_read_anew_and_the_store_is_kept_aside(
     storage: Storage, cut: Callable[[Topic], None], running: bool, caplog: pytest.LogCaptureFixture

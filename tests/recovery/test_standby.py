@@ -319,6 +319,20 @@ def test_a_copy_under_which_the_log_is_cut_while_it_reads_is_made_anew(kind: Kin
     assert len(disk.aside) == (0 if first or kind == "volatile" else 1)
 
 
+def test_a_copy_of_records_that_a_leader_was_elected_without_is_kept_aside_and_made_anew() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
+        standby.update()
+        log.append(*SECOND)
+        standby.update()
+        log.part(2, *[(b"new %d" % number, b"1") for number in range(10)])
+        standby.update()
+        assert held(standby, "orders") == log.values()
+    assert len(disk.aside) == 1
+
+
 @pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_copy_whose_rebuild_is_overtaken_by_retention_is_made_anew_once_more(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
