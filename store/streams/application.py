@@ -101,8 +101,10 @@ class Application:
 
         Returns how many partitions each source has. Raises `LogError` naming inputs, topics of global stores and
         outputs that do not exist, `InputChangedError` for inputs with other partitions than when the topics were made,
-        and `ConfigError` for inputs that do not fit together.
+        and `ConfigError` for inputs that do not fit together, and for dead letters to a topic of the application's own.
         """
+        if config is not None:
+            self._check_dead_letters(config.errors_dead_letter_queue_topic_name)
         reader = log.reader()
         admin = log.admin()
         try:
@@ -148,6 +150,14 @@ class Application:
             admin.close()
             reader.close()
         return found | {spec.name: spec.partitions for spec in specs if spec.name in internal}
+
+    def _check_dead_letters(self, topic: str | None) -> None:
+        if topic is not None and any(one.is_internal(topic) for one in self.sub_topologies):
+            raise ConfigError(
+                "errors.dead.letter.queue.topic.name",
+                topic,
+                "a topic that is not one of the application's own",
+            )
 
     def _lost_changelogs(self, reader: GroupReader, new: frozenset[str]) -> list[str]:
         """What is to be said where a changelog is made for input that was processed before. A store that is added has

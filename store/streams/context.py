@@ -367,13 +367,15 @@ class TaskContext:
         sources: tuple[str, ...] = (),
         timestamp_extractor: Any = None,
         admit: Callable[[str], None] | None = None,
+        is_internal: Callable[[str], bool] = lambda _: False,
         count_partitions: Callable[[str], int] | None = None,
         aborts: bool = False,
     ) -> None:
         """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out.
-        `timestamp_extractor` is that of the configuration. `admit` raises for a topic that nothing may be sent to which
-        is no sink; None: to no such topic. `count_partitions` asks the cluster; raises `LogError` for an
-        unknown one. `aborts`: what was done since the last commit can be taken back."""
+        `timestamp_extractor` is that of the configuration. `admit` raises for a topic that nothing may be sent to
+        which is no sink; None: to no such topic. `is_internal` knows those that no dead letter may be sent to.
+        `count_partitions` asks the cluster; raises `LogError` for an unknown one. `aborts`: what was done since the
+        last commit can be taken back."""
         self._task_id = task_id
         self._handlers = handlers
         self._faults = faults or Faults()
@@ -385,6 +387,7 @@ class TaskContext:
         self.monotonic = clock.monotonic
         self._sinks = frozenset(sinks)
         self._admit = admit
+        self._is_internal = is_internal
         self._count_partitions = count_partitions
         self._counts: dict[str, int] = {}
         self._aborts = aborts
@@ -759,7 +762,8 @@ class TaskContext:
 
     def _at_record(self, record: Record | None = None) -> ErrorHandlerContext:
         topic = None if self._handlers is None else self._handlers.dead_letter_topic
-        return ErrorHandlerContext(record or self.record, self._task_id, topic, self.monotonic)
+        at = record or self.record
+        return ErrorHandlerContext(at, self._task_id, topic, self.monotonic, self._is_internal)
 
     def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
         """Whether a handler may go on without what was refused, or with less of a dead letter, next time."""

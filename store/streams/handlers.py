@@ -62,7 +62,14 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError, LogError, RecordLostError, RecordRefusedError, text_of
+from store.errors import (
+    ConfigError,
+    LogError,
+    ProtocolError,
+    RecordLostError,
+    RecordRefusedError,
+    text_of,
+)
 from store.types import Content, Headers, Record, TopicPartition, checked_headers
 
 _log = logging.getLogger(__name__)
@@ -109,6 +116,9 @@ class ErrorHandlerContext:
     """`errors.dead.letter.queue.topic.name`."""
     monotonic: Callable[[], float] = SystemClock().monotonic
     """The task's clock, which may be a simulated one."""
+    is_internal: Callable[[str], bool] = lambda _: False
+    """Whether a topic is one of the application's own, to which no dead letter is sent: what a changelog has is in its
+    store, sooner or later."""
 
     @property
     def topic(self) -> str:
@@ -168,7 +178,8 @@ class ExceptionHandler(Protocol):
 def ask(handler: ExceptionHandler, context: ErrorHandlerContext, error: Exception) -> Response:
     """What `handler` decides.
 
-    Raises `TypeError` for what is no decision, at once: dead letters that cannot be sent would come up as an error of
+    Raises `TypeError` for what is no decision, and `ProtocolError` for a dead letter to a topic of the application's
+    own, at once: dead letters that cannot be sent would come up as an error of
     the record that they stand for each time it is read again.
     """
     response: object = handler.handle_error(context, error)
@@ -185,6 +196,8 @@ def ask(handler: ExceptionHandler, context: ErrorHandlerContext, error: Exceptio
                 f"{of} returned {letter!r}: a topic is text, a time a whole number, key and value are bytes or None"
             )
         checked_headers(headers)
+        if context.is_internal(topic):
+            raise ProtocolError(f"{of} returned a dead letter for {topic}, a topic of the application's own")
     return response
 
 

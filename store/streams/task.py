@@ -393,6 +393,7 @@ class Task:
                 dropped=self._count_drops(),
                 task_partition=self.partition,
                 admit=self._admit if self.topology.any_sink else None,
+                is_internal=self.topology.is_internal,
                 count_partitions=self._count_partitions,
                 aborts=self._producer is not None,
                 sources=self.topology.sources,

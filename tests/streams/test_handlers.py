@@ -19,6 +19,7 @@ from store.errors import (
     ConfigError,
     DeserializationError,
     LogError,
+    ProtocolError,
     RecordFailedError,
     RecordRefusedError,
     RecordTooLargeError,
@@ -40,7 +41,7 @@ from store.streams.task import apply
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import Content, Headers, IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import SINK, SOURCE, STORE, Cluster, count, pipeline, rows
+from tests.clusters import CHANGELOG, SINK, SOURCE, STORE, Cluster, count, pipeline, rows
 
 DEAD = TopicPartition("dead", 0)
 
@@ -170,6 +171,14 @@ def test_a_dead_letter_topic_that_does_not_exist_is_named_with_the_others_before
         Application.of(cluster.topology).prepare(SimLog(cluster.broker), CONTINUE)
 
 
+def test_a_changelog_is_no_topic_of_dead_letters() -> None:
+    """They would be rows of the store wherever that is restored."""
+    cluster = cluster_of(poisoned)
+    chosen = replace(CONTINUE, errors_dead_letter_queue_topic_name=CHANGELOG.topic)
+    with pytest.raises(ConfigError, match=r"dead\.letter.*app-counts-changelog.*the application's own"):
+        Application.of(cluster.topology).prepare(SimLog(cluster.broker), chosen)
+
+
 @pytest.mark.parametrize("handler", ["fail", "continue"])
 def test_a_dead_letter_topic_that_no_handler_sends_to_is_said_at_the_start(
     handler: str, caplog: pytest.LogCaptureFixture
@@ -260,6 +269,10 @@ def dead_letter(**changes: Any) -> Response:
         (dead_letter(key="text"), "key and value are bytes or None"),
         (dead_letter(timestamp=None), "a time a whole number"),
         (dead_letter(headers=(("name", "text"),)), "headers are pairs"),
+        (
+            dead_letter(topic=CHANGELOG.topic),
+            "dead letter for app-counts-changelog, a topic of the application's own",
+        ),
     ],
 )
 def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over(
@@ -270,7 +283,7 @@ def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over
             return cast(Response, answer)
 
     cluster = cluster_of(poisoned, b"bad")
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises((TypeError, ProtocolError), match=message):
         run(cluster, config(processing_guarantee=guarantee, processing_exception_handler=Wrong()))
     assert dead(cluster) == []
 
