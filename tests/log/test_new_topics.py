@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -11,8 +12,9 @@ from confluent_kafka.cimpl import NewPartitions
 from harness.worlds.local.broker import LocalBroker
 from store.errors import LogError
 from store.log import TopicSpec
-from store.log.kafka import KafkaLog, KafkaReader
+from store.log.kafka import KafkaLog, KafkaProducer, KafkaReader
 from store.types import IsolationLevel, TopicPartition
+from tests.waiting import until
 
 RC = IsolationLevel.READ_COMMITTED
 
@@ -79,3 +81,28 @@ def test_a_partition_added_later_is_found(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
     assert reader.offsets(TopicPartition(topic, 1), RC) == (0, 0)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_partition_that_is_added_while_a_producer_lives_is_written_to(
+    broker: LocalBroker,
+    log: KafkaLog,
+    reader: KafkaReader,
+    unique: Callable[[str], str],
+    transactional: bool,
+) -> None:
+    topic = unique("grows")
+    create(log, topic)
+    with closing(log.producer(topic, 60_000) if transactional else log.plain_producer()) as producer:
+        if isinstance(producer, KafkaProducer):
+            producer.init_transactions()
+            producer.begin_transaction()
+        producer.produce(topic, b"k", b"v", partition=0)
+        producer.flush()
+        with pytest.raises(LogError, match=rf"{topic}-1.* has fewer partitions"):
+            producer.produce(topic, b"k", b"v", partition=1)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+        until(lambda: reader.partitions(topic) == 2)
+        producer.produce(topic, b"k", b"v", partition=1)
+        assert producer.flush()[TopicPartition(topic, 1)] == 0

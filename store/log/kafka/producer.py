@@ -276,7 +276,7 @@ class _Sender:
         if self._send is None or timestamp == 0 or self._unserved >= _SERVE_EVERY:
             self._look_around(topic, timestamp)
         assert self._send is not None, "a producer that was fenced or closed has found nothing wrong"
-        deadline = 0.0
+        deadline, found = 0.0, False
         while True:
             try:
                 self._send(
@@ -293,7 +293,22 @@ class _Sender:
             except BufferError:
                 deadline = self._wait_for_room(topic, deadline)
             except KafkaException as exception:
-                self._refuse_record(exception, topic, partition)
+                found = not found and self._finds(exception, topic, partition)
+                if not found:
+                    self._refuse_record(exception, topic, partition)
+
+    def _finds(self, exception: KafkaException, topic: str, partition: int | None) -> bool:
+        """Whether the cluster has the partition that the client does not know of; the client does then."""
+        if cause_of(exception).code() != KafkaError._UNKNOWN_PARTITION:
+            return False
+        try:
+            return (
+                partition
+                in self._live().list_topics(topic, self._client.ping_seconds).topics[topic].partitions
+            )
+        except KafkaException as error:
+            LOGGER.info("%s: asking for the partitions of %s: %s", self._id, topic, error)
+            return False
 
     def _look_around(self, topic: str, timestamp: int | None) -> None:
         """Raise where nothing, or not this, can be produced, and let the client report."""
