@@ -164,7 +164,10 @@ class Reader(Protocol):
     """Reads partitions by explicit offset. One thread. Any call may raise `RetriableError` or `UnreachableError`."""
 
     def partitions(self, topic: str) -> int:
-        """The number of partitions; `LogError` naming the topic when it does not exist."""
+        """The number of partitions; `LogError` naming the topic when it does not exist.
+
+        Fewer than the log has told of before only where they stay so: a broker may lag behind the others.
+        """
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         """The bounds of `tp` at this moment."""

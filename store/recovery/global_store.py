@@ -58,6 +58,8 @@ from store.state import metadata
 from store.types import IsolationLevel, Record, TopicPartition
 
 _POLL_SECONDS = 0.05
+_LAG_S = 1.0
+"""For how long partitions of which the store holds records may be missing: a broker may not have heard of them yet."""
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")
@@ -268,12 +270,18 @@ class GlobalStore(Generic[V]):
 
     def _begin(self, began: int) -> dict[TopicPartition, int]:
         """Find the place in each partition, and where its committed records end."""
-        number = self._reader.partitions(self.topic)
-        if not self._held_is_known:
-            self._held = self._read_held(self._opened(), number)
-            self._kept = dict(self._held)
-            self._held_is_known = True
-        gone = [tp for tp in self._held if tp.partition >= number]
+        deadline = self._clock.monotonic() + _LAG_S
+        known = self._held_is_known
+        while True:
+            number = self._reader.partitions(self.topic)
+            if not known:
+                self._held = self._read_held(self._opened(), number)
+                self._kept = dict(self._held)
+                self._held_is_known = True
+            gone = [tp for tp in self._held if tp.partition >= number]
+            if not gone or self._clock.monotonic() >= deadline:
+                break
+            self._clock.sleep(_POLL_SECONDS)
         if gone:
             decide_missing(gone[0], number).first_offset()
         ends: dict[TopicPartition, int] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import repeat
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +28,7 @@ from store.log.kafka import KafkaAdmin, KafkaMember, KafkaPlainProducer, KafkaPr
 from store.log.kafka import admin as admins
 from store.log.kafka import client as clients
 from store.log.kafka import producer as producers
-from store.log.kafka.client import Client
+from store.log.kafka.client import Client, Counts
 from store.log.kafka.errors import translate
 from store.log.kafka.lineage import Lineages
 from store.log.kafka.producer import BatchBytes
@@ -365,7 +367,7 @@ def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
 def test_a_coordinator_that_is_slow_is_asked_again_where_no_transaction_can_be_the_reason(
     stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages())
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages(), Counts())
     asker = Mock()
     noted = SimpleNamespace(error=None, offset=3, metadata="noted")
     asker.committed.side_effect = [raised(KafkaError._TIMED_OUT), [noted]]
@@ -379,7 +381,7 @@ def test_a_coordinator_that_is_slow_is_asked_again_where_no_transaction_can_be_t
 
 def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> KafkaReader:
     """Of a log that begins at 2."""
-    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages())
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages(), Counts())
     ends = {IsolationLevel.READ_COMMITTED: stable, IsolationLevel.READ_UNCOMMITTED: end}
 
     def consumer(_: str, isolation: IsolationLevel) -> Mock:
@@ -536,3 +538,27 @@ def test_topics_that_are_not_there_or_whose_brokers_tell_no_id_have_none() -> No
     native.describe_topics.return_value = {"secret": future(raised(KafkaError.TOPIC_AUTHORIZATION_FAILED))}
     with pytest.raises(FatalLogError):
         admin.topic_ids(["secret"])
+
+
+def told(counts: Counts, answers: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many partitions a new reader finds, of brokers that say what is next."""
+    asker = Mock()
+    asker.list_topics.side_effect = lambda topic, _: SimpleNamespace(
+        topics={topic: SimpleNamespace(error=None, partitions=range(next(answers)))}
+    )
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages(), counts)
+    monkeypatch.setattr(reader, "_asker", lambda: asker)
+    return reader.partitions("in")
+
+
+def test_a_broker_that_has_not_heard_of_new_partitions_takes_none_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts, answers = Counts(), iter([1, 2, 1, 1, 2])
+    assert [told(counts, answers, monkeypatch) for _ in range(3)] == [1, 2, 2]
+
+
+def test_a_topic_that_stays_one_of_fewer_partitions_is_one_of_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counts()
+    assert told(counts, repeat(2), monkeypatch) == 2
+    assert told(counts, repeat(1), monkeypatch) == 1

@@ -62,6 +62,8 @@ class Topic:
         """So many reads fail first."""
         self.silences = 0
         """So many questions for the number of partitions have no answer first."""
+        self.lags = 0
+        """So many are answered by a broker that has not heard of the last partition."""
         for _ in range(partitions):
             self.add_partition()
 
@@ -80,6 +82,9 @@ class Topic:
         if self.silences:
             self.silences -= 1
             raise RetriableError("no broker answers")
+        if self.lags:
+            self.lags -= 1
+            return len(self.logs) - 1
         return len(self.logs)
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
@@ -279,6 +284,29 @@ def lose_the_start(topic: Topic) -> None:
 
 def truncate(topic: Topic) -> None:
     topic.logs[0] = WrittenLog({0: (b"new", b"1")}, end=2, tp=tp(0))
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None])
+def test_a_broker_that_has_not_heard_of_a_partition_yet_does_not_have_the_topic_read_anew(
+    running: bool, mechanism: Mechanism | None
+) -> None:
+    disk, topic, settings = CrashDisk(), Topic(2), RestoreSettings(clock=StepClock())
+    topic[0].append((b"a", b"1"))
+    topic[1].append((b"b", b"1"))
+    store = over(disk, topic, settings, mechanism=mechanism)
+    store.open()
+    if not running:
+        store.close()
+    topic[1].append((b"c", b"1"))
+    topic.lags = 3
+    if running:
+        store.update()
+    else:
+        store.open()
+    assert shown(store) == topic.values()
+    store.close()
+    assert disk.aside == []
 
 
 def elect_a_leader_without_the_last(topic: Topic) -> None:

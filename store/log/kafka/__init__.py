@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
-from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, build
+from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, Counts, build
 from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
 from store.log.kafka.producer import BATCH_BYTES, BatchBytes, KafkaPlainProducer, KafkaProducer
@@ -51,6 +51,7 @@ class KafkaLog:
             raise ConfigError("batch.size", batch, "a number of bytes above 0")
         self._batches = BatchBytes(int(batch))
         self._lineages = Lineages()
+        self._counts = Counts()
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> KafkaProducer:
         client = Client(self.bootstrap, self.timeout, self._config)
@@ -83,7 +84,8 @@ class KafkaLog:
 
     def reader(self, wait_s: float | None = None) -> KafkaReader:
         timeout = self.timeout if wait_s is None else min(wait_s, self.timeout)
-        return KafkaReader(Client(self.bootstrap, timeout, self._config), self._config, self._lineages)
+        client = Client(self.bootstrap, timeout, self._config)
+        return KafkaReader(client, self._config, self._lineages, self._counts)
 
     def member(
         self,

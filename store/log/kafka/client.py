@@ -163,7 +163,8 @@ STEP = 1.0
 
 _PAUSE = 0.01
 _PROPAGATION_S = 1.0
-"""How long a topic may be unknown before it counts as missing: not all brokers learn of a new one at once."""
+"""How long a topic may be unknown before it counts as missing, or have fewer partitions than are known before those
+count as gone: not all brokers learn of new ones at once."""
 
 
 class Client:
@@ -312,6 +313,33 @@ def settle_missing(
             raise LogError(f"{what} ({error.name()}). Create it, or check the name") from exception
 
     return settled
+
+
+class Counts:
+    """How many partitions topics have, by what the clients of one log were told last. Any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def settle(self, topic: str, patience_s: float, call: Callable[[float], int]) -> Callable[[float], int]:
+        """`call`, which asks for the number, where a lower one than is known is asked for again for that long.
+
+        A broker that has not heard of new partitions yet says what it knows, and no error.
+        """
+        fewer_since: float | None = None
+
+        def settled(seconds: float) -> int:
+            nonlocal fewer_since
+            count = call(seconds)
+            if count < self._known.get(topic, 0):
+                now = time.monotonic()
+                fewer_since = now if fewer_since is None else fewer_since
+                if now - fewer_since < min(_PROPAGATION_S, patience_s / 2):
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            self._known[topic] = count
+            return count
+
+        return settled
 
 
 def number(value: int | None) -> int:

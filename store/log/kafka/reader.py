@@ -14,7 +14,17 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import CrashproofError, LogError, LogTruncatedError, ProtocolError, RetriableError
-from store.log.kafka.client import CONSUMER, LOGGER, Built, Client, Config, build, repeat, settle_missing
+from store.log.kafka.client import (
+    CONSUMER,
+    LOGGER,
+    Built,
+    Client,
+    Config,
+    Counts,
+    build,
+    repeat,
+    settle_missing,
+)
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.kafka.intake import Inflow, Intake
 from store.log.kafka.lineage import Lineages, is_truncation, parse, parts_at, take_apart
@@ -32,10 +42,11 @@ class KafkaReader:
     """`store.log.protocol.StreamingReader`. Reads that follow one another in a partition stream, also when they take
     turns with those of others. Not thread-safe."""
 
-    def __init__(self, client: Client, config: Config, lineages: Lineages) -> None:
+    def __init__(self, client: Client, config: Config, lineages: Lineages, counts: Counts) -> None:
         self._client = client
         self._config = config
         self._lineages = lineages
+        self._counts = counts
         self._intakes: dict[IsolationLevel, Intake] = {}
         # Questions about offsets have connections of their own: on that of an intake they wait behind a fetch.
         self._askers: dict[tuple[str, IsolationLevel], Consumer] = {}
@@ -50,7 +61,8 @@ class KafkaReader:
                 raise KafkaException(metadata.error)
             return len(metadata.partitions)
 
-        return self._repeat(f"partitions of {topic}", settle_missing(asker, topic, None, ask))
+        known = self._counts.settle(topic, self._client.timeout, ask)
+        return self._repeat(f"partitions of {topic}", settle_missing(asker, topic, None, known))
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         asker = self._asker(isolation=isolation)
