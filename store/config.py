@@ -163,9 +163,10 @@ class StreamsConfig:
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
     def __post_init__(self) -> None:
+        defaults = {field.name: field.default for field in fields(self)}
         for key, parse in _KEYS.items():
             value = getattr(self, _field(key))
-            if value is not _BY_GUARANTEE:
+            if value is not None or defaults[_field(key)] is not None:
                 self._set(key, parse(key, value))
         given = {key for key in _KEYS if getattr(self, _field(key)) is not _BY_GUARANTEE}
         if self.default_dsl_store is not _DEFAULT_STORE:
@@ -247,10 +248,10 @@ class StreamsConfig:
             if key not in _KEYS:
                 # Not the value: what is for the client may be a secret.
                 raise ConfigError(
-                    key,
+                    str(key),
                     ...,
-                    f"unknown key{_nearest(key)}; known are {', '.join(_KEYS)}. Properties of the client are given as "
-                    "`kafka`",
+                    f"unknown key{_nearest(str(key))}; known are {', '.join(_KEYS)}. Properties of the client are "
+                    "given as `kafka`",
                 )
             if value is _BY_GUARANTEE:
                 raise ConfigError(key, value, "leave the key out to have its default")

@@ -44,6 +44,7 @@ def test_what_maps_no_names_to_values_is_no_configuration() -> None:
             "it must be longer than commit.interval.ms",
             marks=pytest.mark.requirement("129.2"),
         ),
+        ({1: 2}, "1 is not allowed: unknown key"),
         ({"sasl.password": "secret"}, "sasl.password is not allowed: unknown key"),
         ({"nothing.like.it": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
         ({"commit.intervall.ms": 1}, "unknown key, commit.interval.ms may be meant; known are"),
@@ -85,6 +86,15 @@ def test_a_value_that_is_not_allowed_is_refused_by_key_value_and_what_is_allowed
     with pytest.raises(ConfigError) as caught:
         StreamsConfig.of(values)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "field", [field.name for field in fields(StreamsConfig) if field.default is not None]
+)
+def test_none_is_no_value_where_it_is_not_the_default(field: str) -> None:
+    nothing: dict[str, Any] = {field: None}
+    with pytest.raises(ConfigError, match="=None is not allowed"):
+        StreamsConfig(**nothing)
 
 
 @pytest.mark.requirement("892.2")
