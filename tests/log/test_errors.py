@@ -24,10 +24,12 @@ from store.errors import (
     RecordTooLargeError,
     RetriableError,
 )
-from store.log.kafka import KafkaAdmin, KafkaMember, KafkaPlainProducer, KafkaProducer, KafkaReader
+from store.log import kafka as logs
+from store.log.kafka import KafkaAdmin, KafkaLog, KafkaMember, KafkaPlainProducer, KafkaProducer, KafkaReader
 from store.log.kafka import admin as admins
 from store.log.kafka import client as clients
 from store.log.kafka import producer as producers
+from store.log.kafka import reader as readers
 from store.log.kafka.client import Client, Counts
 from store.log.kafka.errors import translate
 from store.log.kafka.lineage import Lineages
@@ -384,7 +386,7 @@ def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> Kafka
     reader = KafkaReader(Client("nobody:1", 30.0, {}), {}, Lineages(), Counts())
     ends = {IsolationLevel.READ_COMMITTED: stable, IsolationLevel.READ_UNCOMMITTED: end}
 
-    def consumer(_: str, isolation: IsolationLevel) -> Mock:
+    def consumer(_: str, isolation: IsolationLevel, *_more: object) -> Mock:
         made = Mock()
         made.get_watermark_offsets.return_value = (2, ends[isolation])
         return made
@@ -562,3 +564,22 @@ def test_a_topic_that_stays_one_of_fewer_partitions_is_one_of_fewer(monkeypatch:
     counts = Counts()
     assert told(counts, repeat(2), monkeypatch) == 2
     assert told(counts, repeat(1), monkeypatch) == 1
+
+
+def test_clients_that_nobody_polls_gather_no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, object]] = []
+
+    def build(_: object, config: dict[str, object]) -> Mock:
+        made.append(config)
+        return Mock()
+
+    for module in (logs, readers):
+        monkeypatch.setattr(module, "build", build)
+    log = KafkaLog("nobody:1", config={"statistics.interval.ms": 10})
+    log.admin()
+    log.plain_producer()._make_committer("group")
+    reader = log.reader()
+    reader._asker()
+    reader._intake(IsolationLevel.READ_COMMITTED)
+    # The producer and what fetches are polled.
+    assert [config["statistics.interval.ms"] for config in made] == [0, 10, 0, 0, 10]

@@ -15,7 +15,17 @@ from confluent_kafka.admin import AdminClient
 
 from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
-from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, Counts, build
+from store.log.kafka.client import (
+    CONSUMER,
+    PRODUCER,
+    RESERVED,
+    TRANSACTIONAL,
+    UNSERVED,
+    Client,
+    Config,
+    Counts,
+    build,
+)
 from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
 from store.log.kafka.producer import BATCH_BYTES, BatchBytes, KafkaPlainProducer, KafkaProducer
@@ -76,7 +86,7 @@ class KafkaLog:
         client = Client(self.bootstrap, self.timeout, self._config)
 
         def committer(group_id: str) -> Consumer:
-            return build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
+            return build(Consumer, client.config(CONSUMER, self._config, UNSERVED, {"group.id": group_id}))
 
         own: Config = {"batch.size": self._batches.most}
         made = build(ClientProducer, client.config(PRODUCER, self._config, own))
@@ -129,7 +139,7 @@ class KafkaLog:
 
     def admin(self) -> KafkaAdmin:
         client = Client(self.bootstrap, self.timeout, self._config)
-        return KafkaAdmin(client, build(_make_admin, client.config(self._config)))
+        return KafkaAdmin(client, build(_make_admin, client.config(self._config, UNSERVED)))
 
     def _group_metadata(self, group_id: str) -> object:
         """The group as a transaction names it. Only a consumer can make it; it need not have joined."""

@@ -158,6 +158,9 @@ CONSUMER: Config = {
     "queued.min.messages": 200_000,
 }
 
+UNSERVED: Config = {"statistics.interval.ms": 0}
+"""Of clients that nobody polls: what they had to tell of themselves would gather there."""
+
 STEP = 1.0
 """Seconds that one call into the client may take: it does not react to Ctrl-C before it returns."""
 

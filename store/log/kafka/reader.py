@@ -17,6 +17,7 @@ from store.errors import CrashproofError, LogError, LogTruncatedError, ProtocolE
 from store.log.kafka.client import (
     CONSUMER,
     LOGGER,
+    UNSERVED,
     Built,
     Client,
     Config,
@@ -328,12 +329,12 @@ class KafkaReader:
         self._check_open()
         which = (group_id or _READER_GROUP, isolation)
         if which not in self._askers:
-            self._askers[which] = self._consumer(*which)
+            self._askers[which] = self._consumer(*which, UNSERVED)
         return self._askers[which]
 
-    def _consumer(self, group_id: str, isolation: IsolationLevel) -> Consumer:
+    def _consumer(self, group_id: str, isolation: IsolationLevel, *more: Config) -> Consumer:
         own: Config = {"group.id": group_id, "isolation.level": isolation.value.lower()}
-        return build(Consumer, self._client.config(CONSUMER, self._config, own))
+        return build(Consumer, self._client.config(CONSUMER, self._config, *more, own))
 
     def _check_open(self) -> None:
         if self._closed:
