@@ -190,6 +190,20 @@ MUTANTS = (
         oracle="queries",
     ),
     Mutant(
+        "times-in-plain-ranges",
+        OWN,
+        "A query of a range for the values alone gets them with their times.",
+        (
+            Edit(
+                "store.query.views:_of_key_value",
+                "return _KEY_VALUE.get(type(query))",
+                "plain = type(query) is RangeQuery and asked.timestamped\n"
+                "    return _KEY_VALUE.get(TimestampedRangeQuery if plain else type(query))",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
         "snapshots-of-queries-stay",
         OWN,
         "A query at READ_COMMITTED of a single value leaves its snapshot open.",

@@ -53,6 +53,7 @@ REFUSALS = {
     "a closed iterator": "StoreClosedError",
     "uncommitted data of another process": "ProtocolError",
     "a value without its time": "the value",
+    "values without their times": "the values",
     "how many entries there are": "as many as are there",
     "how far all answers are together": "as far as the furthest",
 }

@@ -310,6 +310,8 @@ class Questions:
             )
             same = without == (None if with_time is None else with_time.value)
             refused["a value without its time"] = "the value" if same else "another"
+        if isinstance(question, TimestampedRangeQuery):
+            refused["values without their times"] = _without_times(store, parameters, question)
         if hasattr(store, "approximate_num_entries"):
             refused["how many entries there are"] = _counted(store, exactly=self._counts)
         if isinstance(store, ReadOnlyStore):
@@ -494,6 +496,23 @@ def _window_text(asked: str, key: Any, supplier: Any) -> str:
     start, end = key.window
     known = not isinstance(supplier, SessionSupplier) and end == start + supplier.window_size_ms
     return f"{_text(key.key)}@{start}" + ("" if known else f"..{end}")
+
+
+def _without_times(store: Any, parameters: StoreQueryParameters, question: TimestampedRangeQuery) -> str:
+    """Whether who asks for values alone, at the same moment, has those that come with their times elsewhere."""
+    plain = RangeQuery(question.lower, question.upper, question.ascending)
+    read: list[list[Any]] = []
+    for one in (question, plain):
+        answer = ask_store(store, one, isolation=parameters.isolation)
+        try:
+            with answer.result as rows:
+                read.append(list(rows))
+        except (ProtocolError, StoreCorruptedError):
+            # Who asks need not find that out: its task reads the same rows.
+            return "the values"
+    with_times, without = read
+    wanted = [(key, row.value) for key, row in with_times]
+    return "the values" if without == wanted else "others"
 
 
 def _counted(store: Any, *, exactly: bool) -> str:
