@@ -201,7 +201,7 @@ class Listened(msgspec.Struct, frozen=True, tag="listened", gc=False):
 
 
 class Lagging(msgspec.Struct, frozen=True, tag="lagging", gc=False):
-    """How much a standby says that its copies lack, right after a look at them."""
+    """How much a standby says that its copies lack, right after a look at them, or as it rests."""
 
     task: str
     incarnation: int
@@ -209,6 +209,8 @@ class Lagging(msgspec.Struct, frozen=True, tag="lagging", gc=False):
     """By store."""
     ends: dict[str, int]
     """Where the committed part of each changelog ended."""
+    resting: bool = False
+    """Whether it had nothing to do, and nothing had come since it looked last."""
 
 
 class SetAside(msgspec.Struct, frozen=True, tag="set-aside", gc=False):

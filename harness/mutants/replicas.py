@@ -54,6 +54,19 @@ MUTANTS = (
         oracle="standby",
     ),
     Mutant(
+        "standby-lacks-the-last-marker-for-ever",
+        OWN,
+        "A standby says that it lacks what follows its last record, though it has read on from there.",
+        (
+            Edit(
+                f"{_STANDBY}.lag",
+                "max(held + 1, place.position, bounds.earliest)",
+                "max(held + 1, bounds.earliest)",
+            ),
+        ),
+        oracle="standby",
+    ),
+    Mutant(
         "standby-keeps-a-time-that-is-to-come",
         OWN,
         "A standby does not note its time anew when the wall clock was set back.",

@@ -1,7 +1,7 @@
 """The copy of a store that a standby keeps is the changelog up to the offset that it names, and never ahead of what was
 committed when it was looked at: a takeover must not begin with what was aborted afterwards. One that was asked to end
 once everything had come to rest holds all of the changelog: a copy that does not follow is none. What it says that it
-lacks is what lies beyond."""
+lacks is what lies beyond, and nothing once it has read all that there is, of which markers are the last."""
 
 from __future__ import annotations
 
@@ -82,6 +82,20 @@ def _lags(evidence: Evidence) -> Iterator[Finding]:
             return
         if isinstance(event, StateObserved) and event.standby and event.incarnation is not None:
             held[event.incarnation] = event.stores
+        elif isinstance(event, Lagging) and event.resting:
+            for store, lag in sorted(event.lags.items()):
+                if lag:
+                    yield Finding(
+                        "standby",
+                        f"A standby of task {event.task} has nothing to do, and says that its copy of store {store} "
+                        f"lacks {lag} offsets of its changelog, which ends at {event.ends[store]} "
+                        f"({evidence.story_before(index, event.task)}).",
+                        Anomaly.DIVERGED,
+                        task=event.task,
+                        expected=0,
+                        actual=lag,
+                    )
+                    return
         elif isinstance(event, Lagging):
             for store, lag in sorted(event.lags.items()):
                 image = held[event.incarnation].get(store)

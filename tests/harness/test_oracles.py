@@ -967,6 +967,14 @@ def test_a_standby_lacks_at_least_each_record_and_at_most_each_offset_beyond(lag
     assert ("standby" in oracles(found)) is not right
 
 
+@pytest.mark.parametrize(("lag", "right"), [(0, True), (1, False)])
+def test_a_standby_that_rests_lacks_nothing(lag: int, right: bool) -> None:
+    copy = at(Moment.FOLLOWED, {}, None, -1, incarnation=1, host=1, standby=True)
+    told = Lagging("0_0", 1, {"accounts": lag}, {"accounts": 4}, resting=True)
+    found = verdict(Started("0_0", 1, 1, standby=True), copy, told)
+    assert ("standby" in oracles(found)) is not right
+
+
 def test_the_copy_of_a_standby_is_the_changelog_up_to_its_offset() -> None:
     wrong = at(Moment.COMMITTED, {"bob": 3}, None, 0, incarnation=1, host=1, standby=True)
     found = verdict(Started("0_0", 1, 1, standby=True), wrong)

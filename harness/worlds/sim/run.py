@@ -235,11 +235,11 @@ class Process:
         """Whether the thread that runs has a place on the disk, for a global store."""
         return True
 
-    def lags(self) -> dict[TopicPartition, int]:
-        """What its standby of the task whose code runs says about what it lacks; nothing if it has none."""
+    def lags(self, task: str) -> dict[TopicPartition, int]:
+        """What its standby of a task says about what it lacks; nothing if it has none."""
         if self._worker is None:
             return {}
-        standby = self._worker.replicas.standbys.get(partition_of(self.at.task))
+        standby = self._worker.replicas.standbys.get(partition_of(task))
         self._asking = True
         try:
             return {} if standby is None else standby.lag()
@@ -467,6 +467,14 @@ class Process:
                 if noted is not None:
                     run.events.append(Noted(one.task, one.incarnation, store, noted, now))
 
+    def _tell_lags(self, seen: object) -> None:
+        """What its copies lack, once it has nothing to do, and all that there is was there when it looked last."""
+        if self.actor.gave_way or (seen is not None and seen != self.run.seen_by(self.actor)):
+            return
+        for one in self.actor.crew:
+            if one.standby:
+                self.run.note_lags(self, one, resting=True)
+
     def _is_ahead(self, copy: View, changelog: TopicPartition) -> bool:
         kept = images.kept_offset(copy, changelog)
         return kept is not None and kept >= self.run.broker.last_stable_offset(changelog)
@@ -543,6 +551,7 @@ class Process:
             self._tell_times([one for one in self.actor.crew if one.standby])
         self._rested = True
         seen, self._seen_before_sleep = self._seen_before_sleep, None
+        self._tell_lags(seen)
         self.run.rests(self.actor, seen)
         self.run.hub.switch()
         self._turn_began = self.run.broker.now
@@ -1169,16 +1178,24 @@ class SimRun(VersionedRun):
                 ends=self._ends(actor.task),
             )
         )
-        if follows and (lags := process.lags()):
-            logged = self.logged(actor.task)
-            self.events.append(
-                Lagging(
-                    actor.task,
-                    actor.incarnation,
-                    {store: lags[log.tp] for store, log in logged if log.tp in lags},
-                    {store: log.last_stable() for store, log in logged},
-                )
+        if follows:
+            self.note_lags(process, actor)
+
+    def note_lags(self, process: Process, actor: Actor, *, resting: bool = False) -> None:
+        """Record what its standby of a task says that it lacks, if it has one."""
+        lags = process.lags(actor.task)
+        if not lags:
+            return
+        logged = self.logged(actor.task)
+        self.events.append(
+            Lagging(
+                actor.task,
+                actor.incarnation,
+                {store: lags[log.tp] for store, log in logged if log.tp in lags},
+                {store: log.last_stable() for store, log in logged},
+                resting,
             )
+        )
 
     def _positions(self) -> dict[str, dict[int, int]]:
         """The group's positions by topic and partition: those of the last look as long as they stay."""

@@ -299,8 +299,8 @@ class Member(Holder, Process):
             set(worker.replicas.wanted) == set(worker.replicas.standbys) for _, worker in self._workers()
         )
 
-    def lags(self) -> dict[TopicPartition, int]:
-        at = self._called(self.at.task)
+    def lags(self, task: str) -> dict[TopicPartition, int]:
+        at = self._called(task)
         kept = [
             worker.replicas.standbys.get(partition_of(at))
             for ordinal, worker in self._workers()
