@@ -204,6 +204,19 @@ MUTANTS = (
         oracle="queries",
     ),
     Mutant(
+        "all-partitions-are-the-first",
+        OWN,
+        "A query that names no partition is answered by the first one that is here.",
+        (
+            Edit(
+                "store.query.answer:query_all",
+                "sorted(stores) if partitions is None",
+                "sorted(stores)[:1] if partitions is None",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
         "snapshots-of-queries-stay",
         OWN,
         "A query at READ_COMMITTED of a single value leaves its snapshot open.",

@@ -54,6 +54,7 @@ REFUSALS = {
     "uncommitted data of another process": "ProtocolError",
     "a value without its time": "the value",
     "values without their times": "the values",
+    "all partitions that are here": "as each one alone",
     "how many entries there are": "as many as are there",
     "how far all answers are together": "as far as the furthest",
 }

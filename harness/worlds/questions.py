@@ -104,11 +104,13 @@ class Questions:
         *,
         with_copies: Callable[[], Iterable[Instance]] = tuple,
         counts: bool = False,
+        stands_still: bool = False,
     ) -> None:
         """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does.
         `default` is the isolation of queries that do not say one; None: all say it. `instance` is asked in the stead of
         its stores, where it has them to offer already. `with_copies`: of other processes, those that have a copy of the
-        task's stores alone. `counts`: whether engines know how many rows they have."""
+        task's stores alone. `counts`: whether engines know how many rows they have.
+        `stands_still`: whether all threads of the process do while it is asked."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
@@ -120,6 +122,7 @@ class Questions:
         self._instance = instance
         self._with_copies = with_copies
         self._counts = counts
+        self._stands_still = stands_still
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._told = Position()
         """What a client keeps of the answers of all stores, merged in the order in which they came."""
@@ -312,6 +315,8 @@ class Questions:
             refused["a value without its time"] = "the value" if same else "another"
         if isinstance(question, TimestampedRangeQuery):
             refused["values without their times"] = _without_times(store, parameters, question)
+        if self._instance is not None and self._stands_still:
+            refused["all partitions that are here"] = self._each_alone(self._instance, parameters, question)
         if hasattr(store, "approximate_num_entries"):
             refused["how many entries there are"] = _counted(store, exactly=self._counts)
         if isinstance(store, ReadOnlyStore):
@@ -320,6 +325,22 @@ class Questions:
                 lambda: ask_store(store, question, isolation=uncommitted)
             )
         return refused
+
+    def _each_alone(
+        self, instance: Instance, parameters: StoreQueryParameters, question: StoreQuery[Any]
+    ) -> str:
+        """Whether who asks an instance for no partition is answered by each one that answers alone."""
+        together = _closed(instance.query(parameters, question))
+        numbers = range(max(self._partition, *together, 0) + 2)
+        alone: dict[int, _Said] = {}
+        for number in numbers:
+            alone |= _closed(instance.query(parameters.with_partition(number), question))
+        missing = [
+            number
+            for number, said in alone.items()
+            if said.reason is not FailureReason.NOT_PRESENT and together.get(number) != said
+        ]
+        return "as each one alone" if not missing else f"another answer of {missing}"
 
     def _together(self, position: Position) -> str:
         """How far a client has come that merges the positions of its answers, of which one may be behind another."""
@@ -444,6 +465,24 @@ class _Slow:
         assert task is not None
         for _ in range(self._points):
             task.switch()
+
+
+class _Said(NamedTuple):
+    """What a partition says to a query, but for its rows."""
+
+    reason: FailureReason | None
+    position: Position
+
+
+def _closed(answer: StateQueryResult[Any]) -> dict[int, _Said]:
+    """What each partition says; nothing is held open for its rows."""
+    for result in answer.partition_results.values():
+        if isinstance(result.value, QueryIterator):
+            result.value.close()
+    return {
+        number: _Said(result.failure_reason, result.position)
+        for number, result in answer.partition_results.items()
+    }
 
 
 class _Unknown(StoreQuery[Any]):

@@ -861,6 +861,7 @@ class SimRun(VersionedRun):
             process.instance,
             with_copies=partial(self.with_copies, task),
             counts=not isinstance(disk, FileStorage),
+            stands_still=True,
         )
 
     def with_copies(self, task: str) -> Iterator[Instance]:  # noqa: ARG002 - who knows the tasks it runs need not ask
