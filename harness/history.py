@@ -337,6 +337,8 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """All metrics of the process."""
     exported: int = 0
     """The samples of its text for Prometheus."""
+    tasks: int = 1
+    """Those of its process that had stores open, where all of them are of one thread."""
 
 
 class Row(msgspec.Struct, frozen=True):

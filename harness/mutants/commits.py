@@ -344,6 +344,19 @@ MUTANTS = (
         oracle="progress",
     ),
     Mutant(
+        "each-task-holds-what-all-may-hold",
+        OWN,
+        "A transaction is committed when its task alone holds what all tasks of its process may hold.",
+        (
+            Edit(
+                f"{_TASK}._commit_is_due",
+                "return held * self.tasks_in_process > most",
+                "return held > most",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
         "commits-asked-for-forgotten",
         OWN,
         "A processing function that asks for a commit gets none.",

@@ -64,6 +64,13 @@ MUTANTS = (
         oracle="metrics",
     ),
     Mutant(
+        "each-task-takes-the-caches-of-all",
+        OWN,
+        "The caches of a task take what all tasks of its process together may take.",
+        (Edit("store.streams.task:Task._cache_share", " // self.tasks_in_process", ""),),
+        oracle="metrics",
+    ),
+    Mutant(
         "caches-take-more-than-their-bound",
         OWN,
         "A row leaves a full cache when it has more than one row too many.",

@@ -3,9 +3,10 @@
 A store that is closed takes its metrics along. While it is open it has some, also beside another task's store of its
 name; its restore has counted the changelog records between the offset at which it was opened and the one at which it
 was restored; every commit of the task is one of the rate; after a commit, an abort and a restore nothing is
-uncommitted, and before a commit that has moved the store something was; a cache holds no more than its share, and
-nothing once it was flushed; the count of dropped records never falls, and at a commit it
-has all that came too late since the restore. What is exported for Prometheus has every metric once.
+uncommitted, and before a commit that has moved the store something was; a cache holds no more than its share, beside
+the other stores and the other tasks of its process, and nothing once it was flushed; the count of dropped records
+never falls, and at a commit it has all that came too late since the restore. What is exported for Prometheus has every
+metric once.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class _Life:
         """Store → its uncommitted bytes when the last commit started."""
         self.logged: dict[str, int] = {}
         """Store → the changelog offset that it had at the last commit, or was restored to."""
+        self.share: float = 0
+        """What each cache may hold: one that gets a smaller share lets go of the rest as it is written to next."""
         self.written: dict[str, bool] = {}
         """Store → whether that commit has moved it."""
 
@@ -136,13 +139,15 @@ class _Judge:
         caching = sum(
             supplier.cached for supplier in self._evidence.suppliers_of(event.task, life.settings).values()
         )
+        share = config.statestore_cache_max_bytes // event.tasks // max(1, caching)
+        life.share = share if event.point in _FLUSHED else max(share, life.share)
         for store, values in sorted(event.stores.items()):
             isolated = kinds.get(store) in ISOLATED
             if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:
                 yield self._finding(index, event, store, "uncommitted-bytes", 0, values["uncommitted-bytes"])
             yield from self._held(index, event, life, store, isolated=isolated)
             cached = values["cache-size-bytes"]
-            most = 0 if event.point in _FLUSHED else config.statestore_cache_max_bytes // max(1, caching)
+            most = 0 if event.point in _FLUSHED else life.share
             if cached > most:
                 yield self._finding(index, event, store, "cache-size-bytes, at most,", most, cached)
             dropped = values["dropped-records-total"]

@@ -132,8 +132,12 @@ def _held_back(evidence: Evidence) -> Iterator[Finding]:
             one = open_ones[event.incarnation]
             most = one.config.statestore_uncommitted_max_bytes
             held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
-            if 0 <= most < held:
-                one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
+            # Each task has its share, and one that is still to come has one too.
+            if 0 <= most < held * event.tasks:
+                one.coming = (
+                    f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g} of it, "
+                    f"and the process has {event.tasks} tasks"
+                )
 
 
 REACHED_BYTES = 1_000_000

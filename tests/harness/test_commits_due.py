@@ -42,3 +42,21 @@ def test_a_cache_that_takes_more_than_its_bound_is_found() -> None:
     assert simulate(BALANCES, schedule)[1].outcome is Outcome.HOLDS
     _, verdict = simulate(BALANCES, schedule, "caches-take-more-than-their-bound")
     assert {finding.oracle for finding in verdict.findings} == {"metrics"}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "oracle", "settings"),
+    [
+        ("each-task-holds-what-all-may-hold", "progress", {"statestore.uncommitted.max.bytes": 800}),
+        ("each-task-takes-the-caches-of-all", "metrics", {"statestore.cache.max.bytes": 900}),
+    ],
+)
+def test_a_task_that_takes_the_share_of_its_whole_process_is_found(
+    mutant: str, oracle: str, settings: dict[str, Any]
+) -> None:
+    settings = {"commit.records": 12, "poll.records": 12, "metrics.recording.level": "DEBUG", **settings}
+    items = tuple(Input(0, f"key {number % 9}", number) for number in range(24))
+    schedule = Schedule("balances", items, partitions=2, hosts=1, shared=True, settings=settings)
+    assert simulate(BALANCES, schedule)[1].outcome is Outcome.HOLDS
+    _, verdict = simulate(BALANCES, schedule, mutant)
+    assert {finding.oracle for finding in verdict.findings} == {oracle}

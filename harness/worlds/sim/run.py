@@ -328,10 +328,15 @@ class Process:
             self._aged_ms[who] = age_ms
 
     def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
+        told = metrics.as_dict()
         stores = {
             store: {name: value for name, value in values.items() if not isnan(value)}
-            for store, values in metrics.as_dict().get(self._called(actor.task), {}).items()
+            for store, values in told.get(self._called(actor.task), {}).items()
         }
+        # A thread does not know how many tasks the others have.
+        tasks = 1
+        if self.run.config_for(self.actor).num_stream_threads == 1:
+            tasks = sum(not one.standby and self._called(one.task) in told for one in self.actor.crew)
         named = exported = 0
         # Making the text costs more than all else here, and restarts of a task add no name.
         if point is Point.RESTORED and actor.task not in self.run.exported:
@@ -340,7 +345,9 @@ class Process:
             lines = metrics.prometheus_text().splitlines()
             exported = sum(not line.startswith("#") for line in lines)
         now = self.run.broker.now
-        self.run.events.append(Measured(actor.task, actor.incarnation, point, now, stores, named, exported))
+        self.run.events.append(
+            Measured(actor.task, actor.incarnation, point, now, stores, named, exported, max(1, tasks))
+        )
 
     def _ask(self, made: Callable[[str], Questions], actor: Actor, point: Point) -> None:
         questions = self._asked.get(actor.task)
