@@ -102,9 +102,13 @@ class Scenario(scenarios.Scenario):
         prices, volumes = state[PRICES], state[VOLUMES]
         if record.topic == "prices":
             if record.value is not None:
-                return [Output("changes", record.key, prices.put(record.key, record.value, record.timestamp))]
+                return [
+                    Output(
+                        "changes", record.key, prices.put(record.key, float(record.value), record.timestamp)
+                    )
+                ]
             ended = prices.delete(record.key, record.timestamp)
-            return [Output("changes", record.key, ended and ended.value)]
+            return [Output("changes", record.key, ended and int(ended.value))]
         traded, last = volumes.get(record.key, [0, 0])
         volumes[record.key] = [traded + record.value, max(last, record.timestamp)]
         price = prices.get(record.key, record.timestamp)

@@ -37,6 +37,7 @@ from harness.history import (
 )
 from harness.oracles.evidence import PREFIX, Evidence
 from harness.oracles.output import Content, content, in_words
+from harness.oracles.same import same
 from harness.oracles.state import plain
 from harness.reference.model import Expected
 from harness.reference.orders import Place
@@ -252,12 +253,12 @@ class _Sent:
             expected, actual = table.rows(), image.rows
             if isinstance(table, WindowTable) and table.retain_duplicates:
                 expected, actual = _in_any_order(expected), _in_any_order(actual)
-            if expected == actual:
+            if same(expected, actual):
                 continue
             name = min(
                 name
                 for name in expected.keys() | actual.keys()
-                if not (name in expected and name in actual and expected[name] == actual[name])
+                if not (name in expected and name in actual and same(expected[name], actual[name]))
             )
             yield Finding(
                 "at least once",

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
+from harness.oracles.same import same
 from harness.oracles.state import RUNNING, WHEN, plain
 from harness.reference.durability import Kept
 from harness.reference.model import Line
@@ -59,7 +60,7 @@ def against_own_offset(
     """What differs between a copy of a store and the fold of the changelog up to the offset that the copy names."""
     upto = -1 if image.changelog_offset is None else image.changelog_offset
     folded = evidence.folded(look.task, store, upto)
-    if folded == image.rows or _but_for_cleaning(evidence, index, look, store, upto):
+    if same(folded, image.rows) or _but_for_cleaning(evidence, index, look, store, upto):
         return ()
     held = f"the changelog up to offset {upto}" if upto >= 0 else "nothing of the changelog"
     return [
@@ -92,7 +93,7 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     changes = [(row.key.partition("#")[0], row) for row in evidence.changes(store, partition_of(look.task))]
     later = {name for name, row in changes if row.offset > upto and (halfway or row.value is None)}
     for name in folded.keys() | held.keys():
-        if name in held and held[name] == folded.get(name):
+        if name in held and same(held[name], folded.get(name)):
             continue
         before = [row.offset for change, row in changes if change == name and row.offset <= upto]
         expired = name not in folded and before and halfway
@@ -117,11 +118,11 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
             if not supplier.logged or store not in evidence.final.changelogs:
                 continue
             actual = evidence.folded(task, store)
-            if model.narrow([line for line in model.lines if line.prefixes[-1].rows(store) == actual]):
+            if model.narrow([line for line in model.lines if same(line.prefixes[-1].rows(store), actual)]):
                 continue
             expected = model.lines[0].prefixes[-1].rows(store)
             for key in sorted(expected.keys() | actual.keys()):
-                if key in expected and key in actual and expected[key] == actual[key]:
+                if key in expected and key in actual and same(expected[key], actual[key]):
                     continue
                 last = max(
                     (

@@ -15,6 +15,7 @@ from typing import Any
 from harness.faults import FAULTS
 from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, SetAside, Started
 from harness.oracles.evidence import Evidence
+from harness.oracles.same import same
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
 from scenarios import KEYLESS
@@ -159,7 +160,7 @@ def _look(
             offset = look.offsets.get(partition, -1)
             ways = [sum(row.offset <= offset for row in rows)]
             upto = f"offset {offset}"
-        right = [number for number in ways if fold(supplier, rows[:number]) == shown]
+        right = [number for number in ways if same(fold(supplier, rows[:number]), shown)]
         if not right:
             should = fold(supplier, rows[: ways[-1]])
             what = f"what partition {partition} has up to {upto}, which is {should!r}, but holds {shown!r}"

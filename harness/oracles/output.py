@@ -23,6 +23,7 @@ from harness.faults import FAULTS, Capability
 from harness.history import Injected, Moment, OutputObserved, Row, StateObserved
 from harness.oracles.evidence import Evidence
 from harness.oracles.explain import seen
+from harness.oracles.same import same
 from harness.oracles.state import plain, positions_text
 from harness.reference.model import Expected, Line, Positions, TaskModel
 from harness.schedule import config_of
@@ -101,7 +102,7 @@ def _settled(evidence: Evidence) -> Iterator[Finding]:
     for topic, expected in settled.items():
         found = _come_to(evidence.topic(topic).rows)
         for key in sorted(expected.keys() | found.keys()):
-            if expected.get(key) != found.get(key):
+            if not same(expected.get(key), found.get(key)):
                 yield Finding(
                     "output",
                     f"In the end topic {topic} has {found.get(key)!r} for key {key!r} but the input comes to "
@@ -354,7 +355,7 @@ class _Judge:
         """What a read of a store must have shown, if that explains the first record that is wrong."""
         line, number = way
         for output, row in zip(should, found, strict=False):
-            if output.value == row.value:
+            if same(output.value, row.value):
                 continue
             at = next(
                 (
@@ -457,7 +458,7 @@ def _one(sequences: Sequence[object]) -> object:
 def is_interleaving(sequences: Sequence[Sequence[object]], merged: Sequence[object]) -> bool:
     """Whether `merged` holds exactly the records of `sequences`, each sequence in its own order."""
     if len(sequences) <= 1:
-        return list(merged) == list(sequences[0] if sequences else [])
+        return same(list(merged), list(sequences[0] if sequences else []))
     if sum(map(len, sequences)) != len(merged):
         return False
     # How many of each sequence may have been taken so far, in every possible way.
@@ -467,7 +468,7 @@ def is_interleaving(sequences: Sequence[Sequence[object]], merged: Sequence[obje
             (*taken[:which], done + 1, *taken[which + 1 :])
             for taken in ways
             for which, done in enumerate(taken)
-            if done < len(sequences[which]) and sequences[which][done] == value
+            if done < len(sequences[which]) and same(sequences[which][done], value)
         }
         if not ways:
             return False
@@ -487,7 +488,7 @@ def is_folded(
             for taken in ways
             for which, (done, _) in enumerate(taken)
             for at in range(done, len(sequences[which]))
-            if sequences[which][at] == record
+            if same(sequences[which][at], record)
         }
     return any(
         all(
@@ -509,7 +510,7 @@ def has_come_to(
         return None if value is None else (value, headers)
 
     last = gist(merged[-1]) if merged else None
-    return any(gist(sequence[-1]) == last for sequence in sequences) or (last is None and not sequences)
+    return any(same(gist(sequence[-1]), last) for sequence in sequences) or (last is None and not sequences)
 
 
 def has_ticked(
@@ -524,7 +525,7 @@ def has_ticked(
             for taken in ways
             for which, reached in enumerate(taken)
             for at in range(reached, len(sequences[which]))
-            if sequences[which][at] == record
+            if same(sequences[which][at], record)
         }
     return bool(ways)
 

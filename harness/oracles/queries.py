@@ -22,6 +22,7 @@ from typing import Any
 from harness.faults import FAULTS, Capability, Occasion
 from harness.history import Injected, Queried, Started
 from harness.oracles.evidence import Evidence
+from harness.oracles.same import same
 from harness.oracles.state import plain, positions_text
 from harness.reference.durability import transactional
 from harness.reference.model import Positions, TaskModel
@@ -319,7 +320,7 @@ class _Judge:
             for line, number in self._model.at(moment, uncommitted=uncommitted)
             for table in (line.prefixes[number].state[query.store],)
         ]
-        if not wanted or any(should is None or should == rows for should, rows in wanted):
+        if not wanted or any(should is None or same(should, rows) for should, rows in wanted):
             return
         should, shown_first = wanted[0][0] or [], wanted[0][1]
         words, anomaly = self._difference(should, shown_first)

@@ -21,6 +21,7 @@ from harness.history import (
 )
 from harness.oracles.evidence import Evidence
 from harness.oracles.explain import Cause, change_behind, earlier
+from harness.oracles.same import same
 from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Expected, Line
 from harness.verdict import Anomaly, Finding
@@ -122,8 +123,8 @@ class _Judge:
                 continue
             held = image.rows
             ways = [line.prefixes[number].newest(store) for line, number in model.at(image.positions)]
-            if ways and not any(newest.items() <= held.items() for newest in ways):
-                lost = next(name for name in ways[0] if held.get(name) != ways[0][name])
+            if ways and not any(_has(held, newest) for newest in ways):
+                lost = next(name for name in ways[0] if not same(held.get(name), ways[0][name]))
                 yield Finding(
                     "state",
                     f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} lacks the newest version "
@@ -147,7 +148,7 @@ class _Judge:
         model = self._evidence.tasks[look.task]
         ways = model.ways(vector)
         if model.narrow(
-            [line for line, number in ways if line.prefixes[number].state[store].rows() == image.rows]
+            [line for line, number in ways if same(line.prefixes[number].state[store].rows(), image.rows)]
         ):
             return ()
         if ways:
@@ -173,7 +174,7 @@ class _Judge:
         wrong = [
             key
             for key in sorted(expected.keys() | actual.keys())
-            if key not in expected or key not in actual or expected[key] != actual[key]
+            if key not in expected or key not in actual or not same(expected[key], actual[key])
         ]
         causes = self._causes(index, look, store, image, line, number, wrong)
         for key in wrong:
@@ -339,6 +340,10 @@ class _Judge:
             expected=dict(copy.last),
             actual=image.positions,
         )
+
+
+def _has(held: Mapping[str, object], some: Mapping[str, object]) -> bool:
+    return all(name in held and same(held[name], value) for name, value in some.items())
 
 
 def _on(look: StateObserved) -> str:
