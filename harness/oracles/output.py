@@ -1,5 +1,6 @@
 """Output visible under read_committed equals the model's: every record once, with its value, timestamp and headers, in
-its partition, and in the order in which its task wrote to that partition.
+its partition, and in the order in which its task wrote to that partition. Records without a key have one where all
+those of their topic name their partitions.
 
 Checked at the end against the whole input, and in the middle of a run against the group's committed position,
 because outputs and input positions are in one transaction. What two looks have in common is compared once.
@@ -15,7 +16,7 @@ than it was at some time, nor older than the one before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, product
 
@@ -44,7 +45,7 @@ Way = tuple[Line, int]
 Place = tuple[str, int, str | None]
 """Topic and partition; where updates are folded, the key too."""
 ANYWHERE = -1
-"""The partition of records without a key, which have no order."""
+"""The partition of records without a key that name none, which have no order."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -194,18 +195,19 @@ class _Judge:
 
     def _right(self, parts: Sequence[Part], rows: Rows) -> bool:
         """Whether these records, in their partitions and in this order, are what the tasks have to have written."""
+        ordered = _ordered(parts)
         expected: dict[Place, list[list[tuple[str, Content]]]] = {}
         for _, outputs in parts:
             mine: dict[Place, list[tuple[str, Content]]] = {}
             for output in outputs:
                 key = output.key
-                place = self._within(output.topic, key, self._partition_of(output))
+                place = self._within(output.topic, key, self._partition_of(output), ordered)
                 mine.setdefault(place, []).append((key, content(output)))
             for place, sequence in mine.items():
                 expected.setdefault(place, []).append(sequence)
         actual: dict[Place, list[tuple[str, Content]]] = {}
         for topic, row in rows:
-            place = self._within(topic, row.key, row.partition)
+            place = self._within(topic, row.key, row.partition, ordered)
             actual.setdefault(place, []).append((row.key, content(row)))
         return all(
             self._fits(place[0], place[2], expected.get(place, []), actual.get(place, []))
@@ -217,11 +219,12 @@ class _Judge:
             return output.partition
         return _partition(output.key, self._evidence.schedule.partitions)
 
-    def _within(self, topic: str, key: str, partition: int) -> Place:
-        """What a record is compared within."""
-        if key == KEYLESS:
+    def _within(self, topic: str, key: str, partition: int, ordered: Collection[str]) -> Place:
+        """What a record is compared within. `ordered`: topics whose records without a key name their partitions."""
+        folded = topic in self._folding
+        if key == KEYLESS and (folded or topic not in ordered):
             return topic, ANYWHERE, key
-        return topic, partition, key if topic in self._folding else None
+        return topic, partition, key if folded else None
 
     def _fits(
         self,
@@ -391,16 +394,17 @@ class _Judge:
 
     def _partitions(self, parts: Sequence[Part], rows: Rows, index: int) -> Iterator[Finding]:
         """Every key has the right records. In which partition they are, and in which order there, is left."""
+        ordered = _ordered(parts) - self._folding
         expected: dict[tuple[str, int], dict[str, list[tuple[str, Content]]]] = {}
         for task, outputs in parts:
             for output in outputs:
-                if output.key == KEYLESS:
+                if output.key == KEYLESS and output.topic not in ordered:
                     continue
                 place = output.topic, self._partition_of(output)
                 expected.setdefault(place, {}).setdefault(task, []).append((output.key, content(output)))
         actual: dict[tuple[str, int], list[tuple[str, Content]]] = {}
         for topic, row in rows:
-            if row.key != KEYLESS:
+            if row.key != KEYLESS or topic in ordered:
                 actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
         for place in sorted(expected.keys() | actual.keys()):
             by_task = expected.get(place, {})
@@ -426,6 +430,16 @@ class _Judge:
                 place=place[0],
                 event=index,
             )
+
+
+def _ordered(parts: Sequence[Part]) -> set[str]:
+    """The topics whose records without a key all name their partitions: there they come in the order of their task."""
+    named: dict[str, bool] = {}
+    for _, outputs in parts:
+        for output in outputs:
+            if output.key == KEYLESS:
+                named[output.topic] = output.partition is not None and named.get(output.topic, True)
+    return {topic for topic, all_of_them in named.items() if all_of_them}
 
 
 @lru_cache(10_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -12,13 +13,43 @@ from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.sim.broker import SimLog, SimProducer
-from scenarios import KEYLESS, load_all
+from scenarios import KEYLESS, InputRecord, Output, Sample, Scenario, State, Stores, load_all
 from store.log.partitioner import partition_for
 from store.points import Point
-from store.types import TopicPartition
+from store.streams.topology import Context, Topology
+from store.types import Record, TopicPartition
 from tests.harness.pipelines import BALANCES
 
 RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
+
+
+class Pairs(Scenario):
+    """Two records without a key for each record, to the first partition."""
+
+    name = "pairs"
+    summary = "Two records without a key for each record, to the first partition."
+
+    def __init__(self, *, first: int) -> None:
+        """`first`: which of the two the pipeline writes first, 0 or 1. The reference has them in order."""
+        self._first = first
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        del stores
+
+        def process(context: Context, record: Record) -> None:
+            del record
+            for number in (self._first, 1 - self._first):
+                context.forward(f"{application_id}-pairs", None, b"%d" % number, partition=0)
+
+        inputs, outputs = (f"{application_id}-input",), (f"{application_id}-pairs",)
+        return Topology(application_id, inputs, outputs, (), process)
+
+    def input(self, random: Random) -> Sample:
+        return Sample(random.choice("ab"), random.randint(0, 9))
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        del state, record
+        return [Output("pairs", KEYLESS, number, partitions=(0,)) for number in (0, 1)]
 
 
 class SortsByKey:
@@ -69,6 +100,15 @@ def test_outputs_of_a_partition_in_another_order_are_found_although_each_key_is_
     (finding,) = verdict.findings
     assert finding.oracle == "output"
     assert "Partition 0 of topic output" in finding.sentence
+    assert "the same records in another order" in finding.sentence
+
+
+def test_outputs_without_a_key_to_a_named_partition_in_another_order_are_found() -> None:
+    schedule = Schedule("pairs", RECORDS, partitions=2)
+    assert simulate(Pairs(first=0), schedule)[1].outcome is Outcome.HOLDS
+    (finding,) = simulate(Pairs(first=1), schedule)[1].findings
+    assert finding.oracle == "output"
+    assert "Partition 0 of topic pairs" in finding.sentence
     assert "the same records in another order" in finding.sentence
 
 
