@@ -42,7 +42,10 @@ from harness.worlds.sim.world import SimWorld
 from scenarios import Scenario, ScenarioError, load, place_of
 
 WATCHDOG_SECONDS = 10.0
-"""How long one simulated run may take, of the processor; they take milliseconds."""
+"""How long a simulated run may take, of the processor, from one protocol point to the next; most take milliseconds in
+all. Its judging may for each `RECORDS_JUDGED`."""
+
+RECORDS_JUDGED = 100
 
 
 def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
@@ -168,8 +171,9 @@ class DidNotEndError(BaseException):
 
 
 @contextmanager
-def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
-    """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
+def watchdog(seconds: float, done: Callable[[], int] = lambda: 0) -> Iterator[Callable[[], None]]:
+    """Raise `DidNotEndError` inside the block when it takes longer without getting on: the time begins anew where an
+    alarm finds that `done` gives another number than it did before. Only in the main thread, where signals arrive.
 
     That is time of the processor, so that a busy machine makes no difference; and who takes none, for it waits for
     something, has ten times as long by the clock, and ten alarms, of which a process that is stopped hears one. Gives a
@@ -182,9 +186,14 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
     worked = time.process_time()
     waited = time.monotonic()
     alarms = 0
+    before = done()
 
     def bark(_signal: int, _frame: FrameType | None) -> None:
         nonlocal alarms
+        if done() != before:
+            begin()
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            return
         alarms += 1
         left = worked + seconds - time.process_time()
         waits = alarms >= _LEAST_ALARMS and time.monotonic() >= waited + _LEAST_ALARMS * seconds
@@ -195,8 +204,8 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left))
 
     def begin() -> None:
-        nonlocal worked, waited, alarms
-        worked, waited, alarms = time.process_time(), time.monotonic(), 0
+        nonlocal worked, waited, alarms, before
+        worked, waited, alarms, before = time.process_time(), time.monotonic(), 0, done()
 
     handler = signal.signal(signal.SIGALRM, bark)
     started = time.monotonic()
@@ -211,11 +220,11 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) -> Iterator[Callable[[], None]]:
+def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) -> Iterator[None]:
     """Raise `ScenarioError` inside the block when what the scenario has to say takes longer; see `watchdog`."""
     try:
-        with watchdog(seconds) as begin:
-            yield begin
+        with watchdog(seconds):
+            yield
     except DidNotEndError:
         raise ScenarioError(
             f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
@@ -241,13 +250,13 @@ def simulate_all(
     with _heard(), _collected_afterwards():
         histories = _run_all(seconds, scenario, schedules, mutant)
         found: list[tuple[History, Verdict]] = []
-        with bounded(scenario, "what its reference function says of one run", seconds) as begin:
-            for schedule, history in zip(schedules, histories, strict=True):
-                begin()
-                if isinstance(history, str):
-                    found.append((History(SIMULATION, []), _endless(history)))
-                else:
-                    found.append((history, judge(scenario, schedule, history)))
+        for schedule, history in zip(schedules, histories, strict=True):
+            if isinstance(history, str):
+                found.append((History(SIMULATION, []), _endless(history)))
+                continue
+            longest = seconds * (1 + len(schedule.input) / RECORDS_JUDGED)
+            with bounded(scenario, "what its reference function says of one run", longest):
+                found.append((history, judge(scenario, schedule, history)))
         return found
 
 
@@ -259,7 +268,7 @@ def _run_all(
     found: list[History | str] = []
     while len(found) < len(schedules):
         endless = any(isinstance(one, str) for one in found)
-        with watchdog(seconds / 10 if endless else seconds) as begin:
+        with watchdog(seconds / 10 if endless else seconds, lambda: _SIMULATION.points) as begin:
             for schedule in schedules[len(found) :]:
                 begin()
                 try:
@@ -272,8 +281,8 @@ def _run_all(
 
 def _endless(place: str) -> Verdict:
     sentence = (
-        f"The run did not end: it was broken off between two protocol points{place}, where others are after "
-        "milliseconds."
+        f"The run did not end: it was broken off between two protocol points{place}, which are "
+        "milliseconds apart elsewhere."
     )
     return Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
 

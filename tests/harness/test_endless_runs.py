@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -61,6 +62,36 @@ def test_production_code_that_waits_for_ever_is_a_violation() -> None:
     with patch.object(Task, "commit_steps", lambda _task: time.sleep(3600)):
         _, verdict = simulate_within(0.05, BALANCES, Schedule("balances", RECORDS))
     assert "did not end" in verdict.findings[0].sentence
+
+
+def test_a_run_that_gets_on_is_not_broken_off_however_long_it_takes() -> None:
+    process = Task.process_batch
+
+    def slowly(task: Task, *given: Any) -> Any:
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+        return process(task, *given)
+
+    with patch.object(Task, "process_batch", slowly):
+        began = time.process_time()
+        _, verdict = simulate_within(
+            0.5, BALANCES, Schedule("balances", RECORDS * 5, settings={"commit.records": 1})
+        )
+    assert time.process_time() > began + 2
+    assert verdict.outcome is Outcome.HOLDS
+
+
+def test_an_alarm_that_finds_that_something_was_done_begins_anew() -> None:
+    class Late:
+        """A clock by which each look is a second later."""
+
+        process_time = monotonic = staticmethod(count().__next__)
+
+    done = 0
+    with patch("harness.replay.time", Late), watchdog(0.001, lambda: done):
+        for done in range(1, 20):  # noqa: B007 - the watchdog looks at it
+            signal.pause()
 
 
 def test_a_run_that_the_machine_gives_no_time_is_not_broken_off() -> None:

@@ -9,6 +9,7 @@ from harness.history import History
 from harness.mutants import planted
 from harness.schedule import Runtime, Schedule
 from harness.worlds import run as runs
+from harness.worlds.director import Director
 from harness.worlds.sim.run import SimRun
 from harness.worlds.sim.spark import SparkRuntime
 from harness.worlds.sim.streams import StreamsRun
@@ -25,6 +26,7 @@ class SimWorld:
 
     killed = 0
     slots = 1
+    _director: Director | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -38,7 +40,15 @@ class SimWorld:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
         with planted(mutant):
-            return run_of(scenario, schedule).run()
+            run = run_of(scenario, schedule)
+            self._director = run.director
+            return run.run()
+
+    @property
+    def points(self) -> int:
+        """How many protocol points the run has passed so far that goes on, or was the last one."""
+        # It is taken apart at the end of its run.
+        return getattr(self._director, "points", 0)
 
 
 def run_of(scenario: Scenario, schedule: Schedule) -> SimRun:
