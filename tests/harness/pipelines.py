@@ -34,3 +34,10 @@ def first_violated(schedules: int, scenario: Scenario = BALANCES) -> int | None:
         if simulate(scenario, schedule_at(scenario, 0, index))[1].outcome is Outcome.VIOLATED:
             return index
     return None
+
+
+class Holder:
+    """What a pipeline of another module may keep an object of."""
+
+    def __init__(self) -> None:
+        self.amounts: dict[bytes, dict[int, int]] = {}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -15,11 +19,13 @@ from harness.history import Moment, StateObserved
 from harness.replay import check, simulate
 from harness.schedule import Input, Runtime, Schedule, Step, encode
 from harness.verdict import Outcome
+from harness.worlds.sim.memory import Memory
 from scenarios import load
 from store.points import Point
 from store.streams.topology import Context
+from store.testing.memory_log import MemoryLog
 from store.types import Record
-from tests.harness.pipelines import Process, WithProcess
+from tests.harness.pipelines import Holder, Process, WithProcess
 
 RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
 
@@ -133,6 +139,53 @@ def _closing() -> tuple[Process, Process]:
 
 in_what_is_closed_over, counted_by_what_is_closed_over = _closing()
 
+NAMES = SimpleNamespace(kept=InTheObject())
+
+
+@dataclass(slots=True, frozen=True)
+class Slots:
+    kept: tuple[InTheObject, ...] = (InTheObject(),)
+
+
+SLOTS = [Slots()]
+
+
+@dataclass(slots=True)
+class CountedInASlot:
+    count: int = 0
+
+    def __call__(self, context: Context, record: Record) -> None:
+        """Right without faults, as `in_a_number` is."""
+        self.count += 1
+        _write(context, record, [self.count])
+
+
+COUNTED_IN_A_SLOT = CountedInASlot()
+TOTALS_BY_DEFAULT: defaultdict[bytes, dict[int, int]] = defaultdict(dict)
+BESIDE = Holder()
+
+
+def in_objects_within_others(context: Context, record: Record) -> None:
+    NAMES.kept(context, record)
+
+
+def in_an_object_in_a_slot(context: Context, record: Record) -> None:
+    SLOTS[0].kept[0](context, record)
+
+
+def in_a_dict_with_defaults(context: Context, record: Record) -> None:
+    _remember(context, record, TOTALS_BY_DEFAULT[record.key or b""])
+
+
+def in_an_object_of_another_module(context: Context, record: Record) -> None:
+    _remember(context, record, BESIDE.amounts.setdefault(record.key or b"", {}))
+
+
+def in_an_attribute_of_the_function(context: Context, record: Record) -> None:
+    amounts = vars(in_an_attribute_of_the_function).setdefault("amounts", {}).setdefault(record.key, {})
+    _remember(context, record, amounts)
+
+
 KEEPERS: dict[str, Callable[[], Process]] = {
     "dict": lambda: in_a_dict,
     "list": lambda: in_a_list,
@@ -140,6 +193,12 @@ KEEPERS: dict[str, Callable[[], Process]] = {
     "number": lambda: in_a_number,
     "new object": InTheObject,
     "object of the module": lambda: KEPT,
+    "object within a namespace": lambda: in_objects_within_others,
+    "object within a slot": lambda: in_an_object_in_a_slot,
+    "number in a slot": lambda: COUNTED_IN_A_SLOT,
+    "dict with defaults": lambda: in_a_dict_with_defaults,
+    "object of another module": lambda: in_an_object_of_another_module,
+    "attribute of a function": lambda: in_an_attribute_of_the_function,
     "class": InTheClass,
     "number of a class": CountedByTheClass,
     "default argument": lambda: in_a_default,
@@ -267,3 +326,45 @@ def test_a_schedule_is_checked_from_its_file_with_the_scenario_that_lies_beside_
     file.write_bytes(encode(replace(schedule, steps=(Step("abort_commit"),))))
     with pytest.raises(AssertionError, match="as if the record 'a'=1 at input offset 0 had not counted"):
         check(file)
+
+
+def test_what_several_names_stand_for_stays_one_object_for_each_process() -> None:
+    """A right pipeline that reaches what it keeps on two ways."""
+    memory = Memory(load("balances"), [through_two_names])
+    memory.enter(0)
+    KNOWN["a"] = 1
+    assert TWICE[0] is KNOWN
+    memory.enter(1)
+    assert TWICE[0] is KNOWN
+    KNOWN["a"] = 2
+    memory.enter(0)
+    assert KNOWN == TWICE[0] == {"a": 1}
+    memory.enter(1)
+    assert KNOWN == TWICE[0] == {"a": 2}
+    memory.leave()
+    KNOWN.clear()
+
+
+KNOWN: dict[str, int] = {}
+TWICE = [KNOWN]
+
+
+def through_two_names() -> None:
+    """A function of this module."""
+
+
+LOCK = Lock()
+LOGGER = logging.getLogger(__name__)
+LOG = MemoryLog()
+
+
+def test_what_belongs_to_the_system_or_to_the_store_is_shared() -> None:
+    memory = Memory(load("balances"), [through_two_names])
+    memory.enter(0)
+    LOGGER.mark = LOG.mark = 1  # type: ignore[attr-defined]
+    with LOCK:
+        memory.enter(1)
+        assert LOCK.locked()
+        assert vars(LOGGER)["mark"] == vars(LOG)["mark"] == 1
+    memory.leave()
+    del LOGGER.mark, LOG.mark  # type: ignore[attr-defined]

@@ -1,12 +1,16 @@
 """The memory of processes that share one interpreter: each has its own variables in the modules of its pipeline.
 
 What a process under test keeps outside of its stores is gone when it dies, and no other process sees it. In the
-simulation all of them are greenlets, so the variables of the modules that a pipeline is made of are exchanged whenever
-another process runs: names, the contents of containers, the attributes of the module's own classes, those of objects of
-these classes, and what the module's functions close over or have as default arguments. Functions that
-`functools.lru_cache` has made are made anew for each process. The modules are that of the scenario, those of its
-processing functions, and what these use of the files beside the scenario's. What such a module holds in other ways
-(objects within containers) is shared.
+simulation all of them are greenlets, so what is reached from the variables of the modules that a pipeline is made of is
+exchanged whenever another process runs: names, the attributes of these modules' classes and functions, what such
+functions close over or have as default arguments, the contents of containers, and the attributes of objects, in slots
+too, wherever one leads to another. What was there when the run began is exchanged by its contents, each object for
+itself, and stays the same object; what a process makes later nobody else reaches. Functions that `functools.lru_cache`
+has made are made anew for each process.
+
+The modules are that of the scenario, those of its processing functions, and what these use of the files beside the
+scenario's. Shared are modules and classes of others, objects of this package and of Python's own library (locks,
+loggers, generators of chance), and what an extension keeps outside of Python's attributes.
 """
 
 from __future__ import annotations
@@ -14,36 +18,53 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from types import CellType, FunctionType, ModuleType
+from types import BuiltinMethodType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import harness
 import scenarios
 import store
 
-CONTAINERS = (dict, list, set, deque)
+CONTAINERS = (dict, list, set, deque, bytearray)
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), ModuleType, MemberDescriptorType})
+"""Types of which nothing is exchanged, nor what is reached from them."""
+_CACHED: Any = type(functools.lru_cache(int))
+_OF_PYTHON = frozenset({"collections", "queue", "types"})
+"""Modules of Python's own library whose objects hold nothing but what they are given."""
 
 
-class _Variables(NamedTuple):
-    names: dict[str, Any]
-    classes: list[tuple[type, dict[str, Any]]]
-    """The module's own classes, and the attributes of each."""
-    contents: list[tuple[Any, Any]]
-    """Each container, and a copy of it."""
-    cells: list[tuple[CellType, object]]
+class _Places(NamedTuple):
+    """Where variables are that are exchanged."""
+
+    modules: list[ModuleType]
+    classes: list[type]
+    containers: list[Any]
+    cells: list[CellType]
     """What functions close over."""
+    slots: list[tuple[MemberDescriptorType, object]]
+    """Attributes that are in no dict, with their object."""
     caches: list[tuple[ModuleType | type, str, Any]]
     """Functions that `functools.lru_cache` has made, with where they are and their names there."""
 
 
-_LAST: dict[ModuleType, _Variables] = {}
-"""What each module had when it was last asked. Only which of its names are containers is taken from here, and that only
-as long as all names stand for the same objects."""
+class _Values(NamedTuple):
+    """What is there at some moment, each in the order of its places."""
+
+    names: list[dict[str, Any]]
+    attributes: list[dict[str, Any]]
+    contents: list[Any]
+    """Copies of the containers."""
+    cells: list[object]
+    slots: list[object]
+
+
+_LAST: dict[tuple[ModuleType, ...], tuple[_Places, _Values]] = {}
+"""What modules had when they were last asked. Taken from here as long as everything is as it was."""
 
 
 class Memory:
@@ -51,10 +72,13 @@ class Memory:
 
     def __init__(self, scenario: object, processes: Iterable[object]) -> None:
         """`processes` are the processing functions of the pipeline."""
-        self._modules = _modules_of(scenario, processes)
-        self._first = [_take(module, _LAST.get(module)) for module in self._modules]
-        _LAST.update(zip(self._modules, self._first, strict=True))
-        self._away: dict[int, list[_Variables]] = {}
+        modules = tuple(_modules_of(scenario, processes))
+        last = _LAST.get(modules)
+        if last is None or not _stayed(*last):
+            places = _reached_from(modules)
+            last = _LAST[modules] = places, _take(places, None)
+        self._places, self._first = last
+        self._away: dict[int, _Values] = {}
         self._current: int | None = None
 
     def enter(self, incarnation: int) -> None:
@@ -63,27 +87,20 @@ class Memory:
             return
         taken = None
         if self._current is not None:
-            taken = self._away[self._current] = self._take()
+            taken = self._away[self._current] = _take(self._places, self._first)
         self._current = incarnation
         known = self._away.pop(incarnation, None)
-        self._put(known or self._first, taken)
+        _put(self._places, known or self._first, taken)
         if known is None:
-            for variables in self._first:
-                for owner, name, cached in variables.caches:
-                    anew = functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__)
-                    setattr(owner, name, anew)
+            anew: dict[int, Any] = {}
+            for owner, name, cached in self._places.caches:
+                if id(cached) not in anew:
+                    anew[id(cached)] = functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__)
+                setattr(owner, name, anew[id(cached)])
 
     def leave(self) -> None:
         """No process runs any more: the variables are what they were at the beginning."""
-        self._put(self._first)
-
-    def _take(self) -> list[_Variables]:
-        return [_take(module, known) for module, known in zip(self._modules, self._first, strict=True)]
-
-    def _put(self, variables: list[_Variables], instead: list[_Variables] | None = None) -> None:
-        """`instead`: of what is there now, where that is known."""
-        for number, (module, values) in enumerate(zip(self._modules, variables, strict=True)):
-            _put(module, values, None if instead is None else instead[number])
+        _put(self._places, self._first, None)
 
 
 def _modules_of(scenario: object, processes: Iterable[object]) -> list[ModuleType]:
@@ -129,74 +146,160 @@ def _module_of(process: object) -> ModuleType:
     return sys.modules[named.__module__]
 
 
-def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
-    """The variables now; `known` are those of another moment, of which most have stayed."""
-    if known is not None and _stayed(module, known):
-        return known._replace(contents=[(container, _copy(container)) for container, _ in known.contents])
-    names = vars(module).copy()
-    own = dict.fromkeys(
-        one for one in names.values() if isinstance(one, type) and one.__module__ == module.__name__
+def _reached_from(modules: Iterable[ModuleType]) -> _Places:
+    """The variables of these modules and of what is reached from them."""
+    found = _Places(list(modules), [], [], [], [], [])
+    own = {module.__name__ for module in found.modules}
+    known: set[int] = set()
+    left: list[Any] = []
+    # Alive until all is looked at, so that no other object has the number of one that is known.
+    held: list[Any] = []
+    for module in found.modules:
+        left += _variables(module, found)
+    while left:
+        one = left.pop()
+        kind = type(one)
+        if kind in _PLAIN or id(one) in known:
+            continue
+        known.add(id(one))
+        held.append(one)
+        if isinstance(one, type):
+            # Members of an enumeration are no variables.
+            if one.__module__ in own and not issubclass(one, Enum):
+                found.classes.append(one)
+                left += _variables(one, found)
+        elif isinstance(one, FunctionType):
+            if one.__module__ in own:
+                found.cells.extend(one.__closure__ or ())
+                left += [_content(cell) for cell in one.__closure__ or ()]
+                left += [one.__defaults__, one.__kwdefaults__, one.__dict__]
+        elif isinstance(one, functools.partial):
+            left += [one.func, one.args, one.keywords]
+        elif isinstance(one, MethodType):
+            left += [one.__self__, one.__func__]
+        elif isinstance(one, BuiltinMethodType):
+            left.append(one.__self__)
+        elif isinstance(one, (staticmethod, classmethod, _CACHED)):
+            left.append(one.__wrapped__)
+        elif isinstance(one, property):
+            left += [one.fget, one.fset, one.fdel]
+        else:
+            left += _parts(one, kind, own, found)
+    return found
+
+
+def _variables(owner: ModuleType | type, found: _Places) -> list[Any]:
+    """What the names of a module or a class stand for."""
+    named = [(name, value) for name, value in vars(owner).items() if not name.startswith("__")]
+    found.caches.extend((owner, name, value) for name, value in named if isinstance(value, _CACHED))
+    return [value for _, value in named]
+
+
+def _parts(one: Any, kind: type, own: set[str], found: _Places) -> list[Any]:
+    """What an object holds, if that is exchanged."""
+    if isinstance(one, (tuple, frozenset)):
+        return list(one)
+    parts: list[Any] = []
+    if isinstance(one, CONTAINERS):
+        found.containers.append(one)
+        if isinstance(one, dict):
+            parts += dict.keys(one)
+            parts += dict.values(one)
+        elif not isinstance(one, bytearray):
+            parts += one
+    if not _is_exchanged(kind, own):
+        return parts
+    slots = [
+        member
+        for base in kind.__mro__
+        if base.__module__ not in ("builtins", "collections")
+        for member in vars(base).values()
+        if isinstance(member, MemberDescriptorType)
+    ]
+    found.slots.extend((member, one) for member in slots)
+    parts += [_held_in(member, one) for member in slots]
+    attributes = getattr(one, "__dict__", None)
+    if isinstance(attributes, dict):
+        parts.append(attributes)
+    return parts
+
+
+def _is_exchanged(kind: type, own: set[str]) -> bool:
+    """Whether objects of a class have their attributes exchanged."""
+    if kind.__module__ in own:
+        return not issubclass(kind, Enum)
+    package = kind.__module__.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        return package in _OF_PYTHON
+    return package not in (store.__name__, harness.__name__, scenarios.__name__) and not issubclass(
+        kind, Enum
     )
-    # Members of an enumeration are no variables.
-    classes = [(one, dict(vars(one))) for one in own if not issubclass(one, Enum)]
-    spaces: list[tuple[ModuleType | type, dict[str, Any]]] = [(module, names), *classes]
-    variables = [
-        variable for _, space in spaces for name, variable in space.items() if not name.startswith("__")
-    ]
-    functions = _functions(module, variables)
-    cells = [(cell, _content(cell)) for one in functions for cell in one.__closure__ or ()]
-    held = [
-        *variables,
-        *(content for _, content in cells),
-        *(value for one in functions for value in one.__defaults__ or ()),
-        *(value for one in functions for value in (one.__kwdefaults__ or {}).values()),
-    ]
-    containers = {id(value): value for one in held if (value := _container(module, one)) is not None}
-    return _Variables(
+
+
+def _take(places: _Places, known: _Values | None) -> _Values:
+    """The variables now; `known` are those of another moment, of which most names have stayed."""
+    if known is None:
+        names = [vars(module).copy() for module in places.modules]
+        attributes = [dict(vars(one)) for one in places.classes]
+    else:
+        names = [
+            before if _same(vars(module), before) else vars(module).copy()
+            for module, before in zip(places.modules, known.names, strict=True)
+        ]
+        attributes = [
+            before if _same(vars(one), before) else dict(vars(one))
+            for one, before in zip(places.classes, known.attributes, strict=True)
+        ]
+    return _Values(
         names,
-        classes,
-        [(value, _copy(value)) for value in containers.values()],
-        cells,
-        [
-            (owner, name, value)
-            for owner, space in spaces
-            for name, value in space.items()
-            if hasattr(value, "cache_parameters")
-        ],
+        attributes,
+        [_copy(container) for container in places.containers],
+        [_content(cell) for cell in places.cells],
+        [_held_in(member, one) for member, one in places.slots],
     )
 
 
-def _put(module: ModuleType, variables: _Variables, instead: _Variables | None) -> None:
-    """`instead`: those of the module now, where they are known."""
-    namespace = vars(module)
-    if (instead is None or instead.names is not variables.names) and not _same(namespace, variables.names):
-        for name in [name for name in namespace if name not in variables.names]:
-            del namespace[name]
-        namespace.update(variables.names)
-    for one, attributes in variables.classes:
-        now = vars(one)
-        if not _same(now, attributes):
-            for name in [name for name in now if name not in attributes]:
+def _put(places: _Places, values: _Values, instead: _Values | None) -> None:
+    """`instead`: what is there now, where it is known."""
+    for number, (module, names) in enumerate(zip(places.modules, values.names, strict=True)):
+        namespace = vars(module)
+        if (instead is None or instead.names[number] is not names) and not _same(namespace, names):
+            for name in [name for name in namespace if name not in names]:
+                del namespace[name]
+            namespace.update(names)
+    for number, (one, attributes) in enumerate(zip(places.classes, values.attributes, strict=True)):
+        there = vars(one)
+        if (instead is None or instead.attributes[number] is not attributes) and not _same(there, attributes):
+            for name in [name for name in there if name not in attributes]:
                 delattr(one, name)
             for name, value in attributes.items():
-                if now.get(name) is not value:
+                if there.get(name) is not value:
                     setattr(one, name, value)
-    for container, content in variables.contents:
-        container.clear()
-        if isinstance(container, (dict, set)):
-            container.update(_copy(content))
-        else:
-            container.extend(_copy(content))
-    for cell, held in variables.cells:
+    for container, content in zip(places.containers, values.contents, strict=True):
+        if not _holds(container, content):
+            _fill(container, content)
+    for cell, held in zip(places.cells, values.cells, strict=True):
         if held is not _NOTHING:
             cell.cell_contents = held
+    for (member, holder), held in zip(places.slots, values.slots, strict=True):
+        if _held_in(member, holder) is held:
+            continue
+        if held is _NOTHING:
+            member.__delete__(holder)
+        else:
+            member.__set__(holder, held)
 
 
-def _stayed(module: ModuleType, known: _Variables) -> bool:
+def _stayed(places: _Places, values: _Values) -> bool:
     return (
-        _same(vars(module), known.names)
-        and all(_same(vars(one), attributes) for one, attributes in known.classes)
-        and all(_content(cell) is held for cell, held in known.cells)
+        all(_same(vars(one), names) for one, names in zip(places.modules, values.names, strict=True))
+        and all(_same(vars(one), names) for one, names in zip(places.classes, values.attributes, strict=True))
+        and all(map(_holds, places.containers, values.contents))
+        and all(_content(cell) is held for cell, held in zip(places.cells, values.cells, strict=True))
+        and all(
+            _held_in(member, one) is held
+            for (member, one), held in zip(places.slots, values.slots, strict=True)
+        )
     )
 
 
@@ -217,36 +320,59 @@ def _content(cell: CellType) -> object:
         return _NOTHING
 
 
-def _functions(module: ModuleType, variables: Iterable[Any]) -> list[FunctionType]:
-    """The module's own among these, with those that they close over."""
-    plain = [getattr(one, "__wrapped__", getattr(one, "__func__", one)) for one in variables]
-    found = dict.fromkeys(
-        one for one in plain if isinstance(one, FunctionType) and one.__module__ == module.__name__
-    )
-    functions = list(found)
-    for one in functions:
-        # The list grows while it is gone through.
-        within = [held for cell in one.__closure__ or () if isinstance(held := _content(cell), FunctionType)]
-        functions += [held for held in dict.fromkeys(within) if held not in functions]
-    return functions
+def _held_in(member: MemberDescriptorType, one: object) -> object:
+    try:
+        return member.__get__(one)
+    except AttributeError:
+        return _NOTHING
 
 
-def _container(module: ModuleType, value: object) -> object | None:
-    if isinstance(value, CONTAINERS):
-        return value
-    own = type(value).__module__ == module.__name__ and not isinstance(value, type)
-    return getattr(value, "__dict__", None) if own else None
+# Subclasses may have methods of their own, of a kind that counts or checks, which are not called here.
 
 
-def _copy(value: Any) -> Any:
-    """A copy of a container and of the containers in it."""
-    if isinstance(value, dict):
-        copied = value.copy()
-        for key, item in value.items():
-            if isinstance(item, CONTAINERS):
-                copied[key] = _copy(item)
-        return copied
-    if isinstance(value, (list, deque)):
-        items = [_copy(item) if isinstance(item, CONTAINERS) else item for item in value]
-        return items if isinstance(value, list) else deque(items, value.maxlen)
-    return value.copy()
+def _copy(container: Any) -> Any:
+    """What a container holds, in a plain one."""
+    if isinstance(container, OrderedDict):
+        return dict(OrderedDict.items(container))
+    if isinstance(container, dict):
+        return dict.copy(container)
+    if isinstance(container, list):
+        return list.copy(container)
+    if isinstance(container, set):
+        return set.copy(container)
+    return bytes(container) if isinstance(container, bytearray) else deque(container, container.maxlen)
+
+
+def _holds(container: Any, content: Any) -> bool:
+    """Whether a container holds the same objects as when it was copied, in the same order where it has one."""
+    if len(container) != len(content):
+        return False
+    if isinstance(container, bytearray):
+        return bool(container == content)
+    if isinstance(container, dict):
+        kind = OrderedDict if isinstance(container, OrderedDict) else dict
+        return all(map(operator.is_, kind.keys(container), content)) and all(
+            map(operator.is_, kind.values(container), content.values())
+        )
+    if isinstance(container, set):
+        # Their order may change as they are filled.
+        return set(map(id, container)) == set(map(id, content))
+    return all(map(operator.is_, container, content))
+
+
+def _fill(container: Any, content: Any) -> None:
+    """Have a container hold what it held when it was copied."""
+    if isinstance(container, dict):
+        kind = OrderedDict if isinstance(container, OrderedDict) else dict
+        kind.clear(container)
+        kind.update(container, content)
+    elif isinstance(container, set):
+        set.clear(container)
+        set.update(container, content)
+    elif isinstance(container, list):
+        list.__setitem__(container, slice(None), content)
+    elif isinstance(container, bytearray):
+        bytearray.__setitem__(container, slice(None), content)
+    else:
+        deque.clear(container)
+        deque.extend(container, content)
