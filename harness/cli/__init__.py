@@ -8,16 +8,43 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from typing import NoReturn
 
 from harness.cli.app import app
 from harness.cli.errors import exit_code, message
-from harness.verdict import EXIT_INTERRUPTED
+from harness.verdict import EXIT_CODES, EXIT_INTERRUPTED, Outcome
 
 
+@contextmanager
+def _exits_are_told() -> Iterator[None]:
+    """Have nobody end this process without a word in the block, as code of a scenario would with `os._exit(0)`: 0 says
+    that all holds. Processes that it begins may."""
+    leave, here = os._exit, os.getpid()
+
+    def tell(status: int) -> NoReturn:
+        if os.getpid() != here:
+            leave(status)
+        sys.stderr.write(
+            "crashproof: code of a scenario has ended the process by os._exit, so nothing is known\n"
+        )
+        sys.stderr.flush()
+        leave(EXIT_CODES[Outcome.INCONCLUSIVE])
+
+    os._exit = tell
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
+@_exits_are_told()
 def main() -> None:
     """Entry point: runs the command and turns errors into a message and an exit code."""
     # What a terminal has no characters for is escaped. An error about that would hide what was found.

@@ -18,7 +18,7 @@ from harness.generate.vocabulary import parts_of, sample_of
 from harness.history import Queried
 from harness.oracles import TWO_ANSWERS
 from harness.replay import DidNotEndError, bounded, simulate, simulate_all
-from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
+from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step, encode
 from harness.verdict import Outcome, Verdict
 from scenarios import ScenarioError, decode_held, decode_held_key, load, load_all
 from store.points import Point
@@ -679,3 +679,23 @@ def test_a_scenario_that_ends_its_process_is_said_to_have_done_that_or_the_machi
     )
     assert ran.returncode == 3, ran
     assert "code of a scenario has ended it, as os._exit does, or the machine was out of memory" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "replay"])
+def test_a_scenario_that_ends_the_command_itself_is_not_said_to_hold(command: str, tmp_path: Path) -> None:
+    text = changed("        accounts = context.store(ACCOUNTS)\n", "        os._exit(0)\n")
+    file = scenario_file(tmp_path, text.replace("from random import", "import os\nfrom random import"))
+    schedule = tmp_path / "schedule.json"
+    schedule.write_bytes(encode(Schedule(Path(file).name, (Input(0, "ann", 1, timestamp=1),))))
+    words = {
+        "run": [file, "--world", "sim", "--schedules", "4", "--jobs", "1", "--out", str(tmp_path / "out")],
+        "replay": [str(schedule)],
+    }
+    ran = subprocess.run(
+        [sys.executable, "-m", "harness.cli", command, *words[command]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 3, ran
+    assert "code of a scenario has ended the process by os._exit, so nothing is known" in ran.stderr
