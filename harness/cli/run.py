@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,6 +31,7 @@ from rich.progress import (
 
 from harness import schedule as schedules
 from harness.campaign import (
+    NOT_EVERY_TIME,
     Found,
     Part,
     Plan,
@@ -42,11 +45,11 @@ from harness.campaign import (
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
 from harness.places import to_be_kept
-from harness.replay import scenario_of, tell
+from harness.replay import WATCHDOG_SECONDS, scenario_of, simulate_within, tell
 from harness.result import Failure, Result, WorldResult
 from harness.spread import Spread
 from harness.spread.masters import Master
-from harness.spread.processes import over
+from harness.spread.processes import over, pool_of
 from harness.verdict import Outcome
 from harness.worlds import SIMULATION, WORLDS, Options
 from reports import html, json_report, junit, text
@@ -112,12 +115,12 @@ def _execute(campaign: Campaign) -> Result:
     _set_apart(campaign.out)
     details: list[Failure] = []
     interrupted = any(part.interrupted for part in parts.values())
-    for world, part in parts.items():
+    for part in parts.values():
         for number, found in enumerate(part.found):
             reduced = None
             if not interrupted:
                 try:
-                    reduced = reduce(found, campaign.mutant, _reducing(world, found.schedule.scenario))
+                    reduced = _made_small(found, campaign.mutant)
                 except KeyboardInterrupt:
                     interrupted = True
                     notes.append("making the failing schedules small was interrupted")
@@ -143,11 +146,32 @@ def _execute(campaign: Campaign) -> Result:
 def write_small(found: Found, mutant: str | None, file: Path) -> str:
     """Make a failing schedule small and write it to a file; a sentence about that. Raises `OSError` where it cannot be
     written."""
-    reduced = reduce(found, mutant, _reducing(found.world, found.schedule.scenario))
+    reduced = _made_small(found, mutant)
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     steps, records = len(reduced.minimal.steps), len(reduced.minimal.input)
     size = f"{text.count(steps, 'step')} and {text.count(records, 'record')}"
     return f"Written to {file}: {size}. {reduced.note}".rstrip()
+
+
+def _made_small(found: Found, mutant: str | None) -> Reduced:
+    """A failing schedule made small. One that holds in another process, where nothing is left of runs before it, stays
+    as it is, and that is said."""
+    reduced = reduce(found, mutant, _reducing(found.world, found.schedule.scenario))
+    if found.world != SIMULATION or not reduced.history.events:
+        return reduced
+    with pool_of(1, "harness.campaign") as pool:
+        try:
+            fails = pool.submit(fails_anew, reduced.minimal, mutant).result()
+        except BrokenProcessPool:
+            fails = False
+    return reduced if fails else msgspec.structs.replace(as_found(found, mutant), note=NOT_EVERY_TIME)
+
+
+def fails_anew(schedule: schedules.Schedule, mutant: str | None) -> bool:
+    """Whether a schedule fails in the simulation. Called in a process that has run nothing yet."""
+    logging.disable(logging.CRITICAL)
+    _, verdict = simulate_within(WATCHDOG_SECONDS, scenario_of(schedule), schedule, mutant)
+    return verdict.outcome is Outcome.VIOLATED
 
 
 def _reducing(world: str, scenario: str) -> Callable[[int], None]:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.replay import check, replay
-from harness.schedule import Input, Schedule
+from harness.campaign import NOT_EVERY_TIME, Found
+from harness.cli.run import write_small
+from harness.places import to_be_kept
+from harness.replay import check, replay, simulate
+from harness.schedule import Input, Schedule, decode
 from harness.verdict import Outcome
+from scenarios import load
 
 PIPELINE = """
 from pathlib import Path
@@ -68,3 +72,23 @@ def test_runs_that_hold_and_are_not_alike_show_nothing(tmp_path: Path) -> None:
 def test_a_world_that_there_is_not_is_named() -> None:
     with pytest.raises(ValueError, match="no world is named 'mars'; there are sim, local, containers"):
         check("{}", "mars")
+
+
+def test_a_schedule_that_fails_by_what_others_have_left_in_the_process_is_kept_as_it_was_found(
+    tmp_path: Path,
+) -> None:
+    """By a file it would fail in any process; a counter of Python's own is shared by those that one process has run."""
+    value = FORWARD + "b'2' if next(NUMBERS) > 1 else record.value)"
+    schedule = schedule_of(tmp_path, value)
+    file = Path(schedule.scenario)
+    file.write_text(
+        file.read_text().replace("RUNS = ", "from itertools import count\n\nNUMBERS = count()\nRUNS = ")
+    )
+    scenario = load(schedule.scenario)
+    for _ in range(3):
+        _, verdict = simulate(scenario, schedule)
+    assert verdict.outcome is Outcome.VIOLATED
+    out = tmp_path / "kept.json"
+    said = write_small(Found("sim", schedule, verdict), None, out)
+    assert NOT_EVERY_TIME in said
+    assert to_be_kept(schedule, out) == decode(out.read_bytes())
