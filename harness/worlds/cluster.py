@@ -46,8 +46,8 @@ class Cluster(Protocol):
     earliest: int
     """The least timestamp that it can write. A record with a lesser one gets this."""
 
-    def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Make topics. At return each partition can be written to."""
+    def create(self, topics: Sequence[TopicSpec], *, shared: bool = False) -> None:
+        """Make topics. At return each partition can be written to. Those that are shared another run may have made."""
 
     def write(self, records: Sequence[Written], *, abort: bool) -> None:
         """Write records in one transaction, in order, and commit or abort it. At return it is visible."""
@@ -110,7 +110,17 @@ def set_up(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology],
     ]
     inside = [spec for topology in topologies for spec in topology.internal_topics(schedule.partitions)]
     cluster.create([*outside, *inside])
+    named = dead_letter_topics(schedule) - {spec.name for spec in (*outside, *inside)}
+    cluster.create([TopicSpec(topic, 1) for topic in sorted(named)], shared=True)
     write(cluster, topologies, schedule.parts()[0], plainly=schedule.plain)
+
+
+def dead_letter_topics(schedule: Schedule) -> frozenset[str]:
+    """What the settings of a schedule call the topic of dead letters, at one time or another. Nothing of it is judged:
+    a name in settings is not one of a run's own topics."""
+    runs = (schedule.settings, *(step.settings for step in schedule.steps))
+    named = (settings.get("errors.dead.letter.queue.topic.name") for settings in runs)
+    return frozenset(topic for topic in named if isinstance(topic, str))
 
 
 def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Input], *, plainly: bool) -> None:

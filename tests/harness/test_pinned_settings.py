@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.replay import replay
-from harness.schedule import Input, Schedule
+from harness.schedule import Input, Runtime, Schedule
 from harness.verdict import Outcome
 from scenarios import load
 
@@ -24,3 +26,11 @@ def test_a_schedule_that_says_otherwise_is_run_so_and_that_is_told() -> None:
     assert verdict.outcome is Outcome.VIOLATED
     (other,) = told
     assert other.startswith(f"{PINNED} is 'fail' in the schedule, and scenario limits pins it to")
+
+
+@pytest.mark.parametrize("runtime", Runtime)
+def test_a_topic_of_dead_letters_that_settings_name_is_there(runtime: Runtime) -> None:
+    settings = {PINNED: "continue", "errors.dead.letter.queue.topic.name": "dead"}
+    items = tuple(Input(0, "ann", 1, timestamp=1_000) for _ in range(3))
+    verdict, _ = replay(Schedule("balances", items, runtime=runtime, settings=settings), "sim")
+    assert (verdict.outcome, verdict.findings) == (Outcome.HOLDS, ())

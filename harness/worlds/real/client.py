@@ -145,7 +145,7 @@ class PlainCluster:
             lambda: self._position("judge", TopicPartition("none", 0), "read_committed"),
         )
 
-    def create(self, topics: Sequence[TopicSpec]) -> None:
+    def create(self, topics: Sequence[TopicSpec], *, shared: bool = False) -> None:
         made = [
             NewTopic(spec.name, spec.partitions, _AS_USUAL, config={**spec.config, **_KEPT})
             for spec in topics
@@ -155,6 +155,8 @@ class PlainCluster:
             try:
                 future.result()
             except KafkaException as error:
+                if shared and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    continue
                 raise ClientError(f"The judge could not make the topic {name}: {error.args[0]}.") from error
         for spec in topics:
             for partition in range(spec.partitions):

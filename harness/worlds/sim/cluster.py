@@ -23,7 +23,7 @@ class SimCluster:
         self._kept: dict[TopicPartition, dict[int, Record]] = {}
         """What was committed and may have been cleaned since, by offset."""
 
-    def create(self, topics: Sequence[TopicSpec]) -> None:
+    def create(self, topics: Sequence[TopicSpec], *, shared: bool = False) -> None:  # noqa: ARG002 - each run has its own
         for topic in topics:
             self._broker.create_topic(topic.name, topic.partitions, topic.config)
 
