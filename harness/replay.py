@@ -40,12 +40,16 @@ from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import named
 from harness.worlds.sim.world import SimWorld
 from scenarios import Scenario, ScenarioError, load, place_of
+from store.streams.timestamps import extractor_of
 
 WATCHDOG_SECONDS = 10.0
 """How long a simulated run may take, of the processor, from one protocol point to the next; most take milliseconds in
 all. Its judging may for each `RECORDS_JUDGED`."""
 
 RECORDS_JUDGED = 100
+
+
+EXTRACTOR = "default.timestamp.extractor"
 
 
 def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
@@ -58,7 +62,8 @@ def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
 
 def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
     """`ScheduleError` names the first thing that the scenario's pipeline does not have or take: the runtime, an input
-    record, a store that a query asks."""
+    record, a store that a query asks. `ConfigError` names an extractor that there is not; it may lie beside the
+    scenario, so that it is found no earlier."""
     parts = parts_of(scenario)
     topics = parts.inputs
     if schedule.runtime not in scenario.runtimes:
@@ -69,6 +74,8 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
         raise ScheduleError(
             f"{source}: partitions is {schedule.partitions}, scenario {scenario.name} needs {scenario.least_partitions}"
         )
+    for settings in (schedule.settings, *(step.settings for step in schedule.steps)):
+        extractor_of(EXTRACTOR, settings.get(EXTRACTOR))
     for index, step in enumerate(schedule.steps):
         ordinal = int(step.task.partition("_")[0])
         if ordinal not in parts.ordinals:

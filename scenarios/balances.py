@@ -11,7 +11,7 @@ from contextlib import suppress
 from random import Random
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
 from store.errors import StoreError
 from store.streams.topology import Context, Topology
 from store.types import Record
@@ -80,7 +80,7 @@ class Scenario(scenarios.Scenario):
 
     def accepts(self, record: InputRecord) -> bool:
         value = record.value
-        if record.topic != "input":
+        if record.topic != "input" or record.key == KEYLESS:
             return False
         return value is None or value == "audit" or (isinstance(value, int) and not isinstance(value, bool))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harness.replay import replay
-from harness.schedule import Input, Runtime, Schedule
+from harness.schedule import Input, Runtime, Schedule, ScheduleError
 from harness.verdict import Outcome
-from scenarios import load
+from scenarios import KEYLESS, load
+from store.errors import ConfigError
 
 PINNED = "processing.exception.handler"
 REFUSED = Schedule("limits", tuple(Input(0, "a", 1, timestamp=10) for _ in range(3)))
@@ -34,3 +35,14 @@ def test_a_topic_of_dead_letters_that_settings_name_is_there(runtime: Runtime) -
     items = tuple(Input(0, "ann", 1, timestamp=1_000) for _ in range(3))
     verdict, _ = replay(Schedule("balances", items, runtime=runtime, settings=settings), "sim")
     assert (verdict.outcome, verdict.findings) == (Outcome.HOLDS, ())
+
+
+def test_a_schedule_with_an_extractor_that_there_is_not_is_refused() -> None:
+    items = (Input(0, "ann", 1, timestamp=1_000),)
+    with pytest.raises(ConfigError, match="there is no such class"):
+        replay(Schedule("balances", items, settings={"default.timestamp.extractor": "no.such.Thing"}), "sim")
+
+
+def test_balances_takes_no_record_without_a_key() -> None:
+    with pytest.raises(ScheduleError, match="does not take"):
+        replay(Schedule("balances", (Input(0, KEYLESS, 1, timestamp=1_000),)), "sim")
