@@ -8,7 +8,8 @@ is committed with the input positions: when nothing comes, nothing is forwarded.
 Different from Kafka Streams, where it is that of the last update alone: the old value that goes with an update is that
 of the last one that was forwarded, which is what those who come after have seen. That is what the table above had
 before; but where a handler has gone on without a result, it is what was forwarded before that one. The buffer keeps it
-in place of the update then, until one of the key is forwarded, or it is a window that has expired in the table.
+in place of the update then, where anybody asks for it, until one of the key is forwarded, or it is a window that has
+expired in the table.
 Under at least once operators beside the one that has raised may have had that result; they are told the same old value.
 
 Must survive: a task that is closed after any record; keys whose update is deleted again before it was due; a buffer
@@ -184,6 +185,8 @@ class Buffer:
         self._on_its_way: tuple[bytes, bytes | None] | None = None
         """The key of an update that was taken and that has not come to all operators yet, and the value before it."""
         self.size = 0
+        self.is_asked = False
+        """Whether anybody wants to know what was forwarded last, with updates or for a join."""
         with store.all() as rows:
             for key, row in rows:
                 try:
@@ -259,6 +262,8 @@ class Buffer:
 
     def pass_over(self, *, expires: bool) -> None:
         """What was taken last was not forwarded, and is not going to be."""
+        if not self.is_asked:
+            return
         assert self._on_its_way is not None
         at, prior = self._on_its_way
         self._passed_over[at] = prior
@@ -339,6 +344,7 @@ class Suppress:
         place.at_flush(buffer.flush)
         observe = observing(place, self.store)
         wait, by_window, sends_old = self.wait_ms, self.by_window, self.sends_old
+        buffer.is_asked |= sends_old
         full, kept = self._full(buffer), self.kept_ms
         if kept is not None:
             buffer.may_expire()
@@ -403,15 +409,19 @@ class Unsuppressed:
         return (self.store, *self.of.stores)
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
+        return _unless_held(self._buffer(place).prior, sent(self.of.view(place)))
+
+    def _buffer(self, place: Place) -> Buffer:
         buffer = _shared(place, self.store, self.key_serde, self.value_serde)
-        return _unless_held(buffer.prior, sent(self.of.view(place)))
+        buffer.is_asked = True
+        return buffer
 
     def as_of(self, place: Place) -> Callable[[Any, int], Found]:
         raise NotImplementedError("a table that is suppressed has no versions")
 
     def view(self, place: Place) -> View:
         """Nobody is to know of an update before it is due, so no update is settled early."""
-        buffer = _shared(place, self.store, self.key_serde, self.value_serde)
+        buffer = self._buffer(place)
         of = self.of.view(place)
         forwarded = _unless_held(buffer.known, known(of))
         return View(None, forwarded, _unless_held(buffer.prior, sent(of)), _stays, of.identify)
