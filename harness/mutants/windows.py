@@ -78,7 +78,7 @@ MUTANTS = (
         "Ranges show rows that have expired, as long as their segment is there.",
         (
             Edit(
-                f"{_READS}._scan",
+                f"{_READS}._open",
                 "max(first, stream_time - store.retention_ms + 1, 0)",
                 "max(first, 0)",
             ),
@@ -90,7 +90,7 @@ MUTANTS = (
         "A row that is as old as the retention can still be read.",
         (
             Edit(f"{_READS}.get", "time <= self._stream_time", "time < self._stream_time"),
-            Edit(f"{_READS}._scan", "store.retention_ms + 1, 0)", "store.retention_ms, 0)"),
+            Edit(f"{_READS}._open", "store.retention_ms + 1, 0)", "store.retention_ms, 0)"),
         ),
     ),
     Mutant(

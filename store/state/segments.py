@@ -13,7 +13,7 @@ no row is there.
 Must survive: a crash at any moment (the stream time comes back with the rows that it belongs to, so what has
 expired never depends on when a process was restarted; what a crash left of expired segments stays invisible
 and goes with the next commit), another retention at any start, a restore in any pieces, and iterators that are open
-while segments go.
+while segments go, or are opened by another thread while rows and stream time are taken back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from logging import getLogger
+from threading import RLock
 from typing import TypeVar, cast
 
 from store.clock import Sparingly
-from store.engine.protocol import Engine, Family, KeyRange, View, Write
+from store.engine.protocol import Engine, Family, KeyRange, Pairs, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
@@ -165,8 +166,8 @@ class SegmentedStore(EngineStore):
     _lowest_kept: int
     """No row of the engine is in a segment below."""
     _changes: int = 0
-    """Moves before each row that is put, and on both sides of what moves many: scans that were opened by another thread
-    while it stood still are of one moment, as one row alone is in one of them."""
+    """Moves before each row that is put, and on both sides of a commit: scans that were opened by another thread while
+    it stood still are of one moment, as one row alone is in one of them."""
 
     def __init__(
         self,
@@ -185,6 +186,9 @@ class SegmentedStore(EngineStore):
         self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
         """That of the rows that are there, if there are any."""
         self._expiry = Expiry(context, retention_ms)
+        self._lock = RLock()
+        """Held while the rows and the stream time of several writes change one after the other, by a discard or a
+        restored batch, and while a reader of uncommitted writes looks at both."""
         super().__init__(context, to_record=to_record, cached=cached)
         if isinstance(self._rows, CachingLayer) and not self.transactional():
             self._rows.tell(self._note_written)
@@ -241,11 +245,10 @@ class SegmentedStore(EngineStore):
         self._lowest_kept = self._lowest_segment
 
     def discard(self) -> None:
-        self._changes += 1
-        super().discard()
+        with self._lock:
+            super().discard()
 
     def _discarded(self) -> None:
-        self._changes += 1
         if self.transactional():
             self._back_to_commit()
         elif isinstance(self._rows, CachingLayer):
@@ -255,12 +258,13 @@ class SegmentedStore(EngineStore):
     def restore_batch(
         self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
     ) -> None:
-        before = self._stream_time
-        try:
-            super().restore_batch(records, changelog_offsets)
-        except BaseException:
-            self._go_back(before)
-            raise
+        with self._lock:
+            before = self._stream_time
+            try:
+                super().restore_batch(records, changelog_offsets)
+            except BaseException:
+                self._go_back(before)
+                raise
 
     def _begin_restore(self, records: Sequence[Record]) -> None:
         super()._begin_restore(records)
@@ -396,28 +400,38 @@ class SegmentedReads:
         """The pairs after a first one that only starts the generator, so that what it holds is released in any case."""
         store = self._store
         with ExitStack() as held:
-            reads = self._reads
-            if isinstance(reads, CommittedReads):
-                reads = held.enter_context(reads.pinned())
-            for left in reversed(range(_MOST_TRIES)):
-                changes = store._changes
-                stream_time = self._stream_time(reads)
-                oldest = max(first, stream_time - store.retention_ms + 1, 0)
-                newest = min(last, self._newest(stream_time))
-                with ExitStack() as opened:
-                    scans = [
-                        opened.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
-                        for lower, upper in self._ranges(oldest, newest, bounds if left else None, reverse)
-                    ]
-                    if len(scans) < 2 or store._changes == changes or reads is not self._reads:
-                        held.push(opened.pop_all())
-                        break
+            if isinstance(self._reads, CommittedReads):
+                reads = held.enter_context(self._reads.pinned())
+                oldest, scans = self._open(held, reads, first, last, bounds, reverse)
+            else:
+                with store._lock:
+                    oldest, scans = self._open(held, self._reads, first, last, bounds, reverse)
             yield cast(tuple[K, bytes], None)
             for scan in scans:
                 for row, value in scan:
                     selected = select(row, oldest)
                     if selected is not None:
                         yield selected, value
+
+    def _open(
+        self, held: ExitStack, reads: Reads, first: int, last: int, bounds: Bounds | None, reverse: bool
+    ) -> tuple[int, list[Pairs]]:
+        """The oldest visible time, and scans of one moment, which `held` closes."""
+        store = self._store
+        for left in reversed(range(_MOST_TRIES)):
+            changes = store._changes
+            stream_time = self._stream_time(reads)
+            oldest = max(first, stream_time - store.retention_ms + 1, 0)
+            newest = min(last, self._newest(stream_time))
+            with ExitStack() as opened:
+                scans = [
+                    opened.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
+                    for lower, upper in self._ranges(oldest, newest, bounds if left else None, reverse)
+                ]
+                if len(scans) < 2 or store._changes == changes or isinstance(reads, CommittedReads):
+                    held.push(opened.pop_all())
+                    break
+        return oldest, scans
 
     def _ranges(
         self, oldest: int, newest: int, bounds: Bounds | None, reverse: bool

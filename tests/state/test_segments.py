@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import hypothesis.strategies as st
@@ -583,6 +585,74 @@ def test_a_read_of_several_segments_is_of_one_moment_of_a_writer_that_goes_on_me
     found = {key if isinstance(key, int) else key.window.end for key, _ in pairs}
     assert {200, 290} <= found
     assert found - {200, 290} == set(written[: len(found) - 2])
+
+
+@pytest.mark.parametrize("within", ["the read", "the discard"])
+def test_a_read_beside_a_discard_has_what_was_there_before_it_or_after(
+    store_type: Any, monkeypatch: pytest.MonkeyPatch, within: str
+) -> None:
+    """Never rows of the one at the stream time of the other, at which what was committed has expired."""
+    store = store_type(context_over(MemoryEngine()))
+    store.write(200)
+    store.commit()
+    store.write(10_000)
+    found: list[list[int]] = []
+    others: list[Thread] = []
+
+    def meanwhile(work: Callable[[], None]) -> None:
+        others.append(Thread(target=work))
+        others[-1].start()
+        # It may have to wait for what this thread is at.
+        others[-1].join(0.3)
+
+    def read() -> None:
+        found.append(store.times())
+
+    scan, taken_back = store._rows.scan, store._discarded
+
+    def scan_beside(*bounds: bytes | None, reverse: bool = False) -> Pairs:
+        if not others:
+            meanwhile(store.discard)
+        return cast(Pairs, scan(*bounds, reverse=reverse))
+
+    def take_back() -> None:
+        meanwhile(read)
+        taken_back()
+
+    if within == "the read":
+        monkeypatch.setattr(store._rows, "scan", scan_beside)
+        read()
+    else:
+        monkeypatch.setattr(store, "_discarded", take_back)
+        store.discard()
+    for other in others:
+        other.join()
+    assert len(others) == 1
+    assert found in ([[200]], [[10_000]])
+
+
+def test_a_read_beside_a_restore_has_no_expired_rows_too_few(
+    store_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream time of a batch does not come before its rows."""
+    store = store_type(context_over(MemoryEngine(), changelog=CHANGELOG))
+    store.write(200)
+    store.commit()
+    key = b"k" + (struct.pack(">qi", 10_000, 0) if store_type is Windows else struct.pack(">qq", 10_000, 0))
+    found: list[list[int]] = []
+    reader = Thread(target=lambda: found.append(store.times()))
+    meta = store._meta
+
+    def read_meanwhile() -> list[Write]:
+        reader.start()
+        # It may have to wait for the batch.
+        reader.join(0.3)
+        return cast(list[Write], meta())
+
+    monkeypatch.setattr(store, "_meta", read_meanwhile)
+    store.restore_batch([Record(*CHANGELOG, 0, key, b"v", 10_000)], {CHANGELOG: 0})
+    reader.join()
+    assert found in ([[200]], [[10_000]])
 
 
 @every_mechanism
