@@ -11,8 +11,9 @@ or closed (a failure that says so, never an answer with less in it).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from store.engine.protocol import Snapshot, View
@@ -25,6 +26,7 @@ from store.state.protocol import StateStore, StoreContext
 from store.types import IsolationLevel, TopicPartition
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 UNBOUNDED = PositionBound.unbounded()
 
@@ -60,7 +62,9 @@ class AnswersQueries(Protocol):
         self, query: Query[Any], bound: PositionBound, isolation: IsolationLevel | None
     ) -> QueryResult[Any]:
         """The answer, or the reason why there is none: a query that it does not know raises nothing and gets
-        `FailureReason.UNKNOWN_QUERY_TYPE`."""
+        `FailureReason.UNKNOWN_QUERY_TYPE`. One over an engine answers that as its type does then.
+
+        Under a typed store it is asked what that does not know."""
 
 
 @dataclass(frozen=True)
@@ -129,22 +133,30 @@ def query(
     What the store raises is a result with `FailureReason.STORE_EXCEPTION`. Rows that an iterator cannot read raise
     there. Raises `TypeError` for a key of the wrong type, `ProtocolError` for READ_UNCOMMITTED of another process.
     """
-    inner = _underlying(store)
-    if inner is None:
-        if isinstance(store, AnswersQueries):
-            return store.query(asked, bound, isolation)
-        return _unknown(store, asked)
-    level = inner.context.isolation if isolation is None else isolation
-    if partition is None:
-        partition = _partition(inner.context)
+    inner, own = _underlying(store, is_queryable), _underlying(store, _answers_queries)
+    ways: list[Callable[[], QueryResult[R]]] = []
+    told = ""
+    if inner is not None:
+        level = inner.context.isolation if isolation is None else isolation
+        if partition is None:
+            partition = _partition(inner.context)
+        ways.append(partial(_ask, store, inner, asked, bound, level, partition))
+        told = f"{type(store).__name__} {inner.name} at {level}"
+    if own is not None:
+        first = isinstance(store, AnswersQueries)
+        ways.insert(0 if first else len(ways), partial(own.query, asked, bound, isolation))
+    result: QueryResult[R] = _unknown(store, asked)
     try:
-        result = _ask(store, inner, asked, bound, level, partition)
+        for answer in ways:
+            result = answer()
+            if result.failure_reason is not FailureReason.UNKNOWN_QUERY_TYPE:
+                break
     except StoreError as error:
         result = QueryResult.failed(
             FailureReason.STORE_EXCEPTION, f"{type(error).__name__} for {asked}: {error}"
         )
-    if execution_info:
-        result = replace(result, execution_info=(f"{type(store).__name__} {inner.name} at {level}",))
+    if execution_info and told:
+        result = replace(result, execution_info=(told,))
     return result
 
 
@@ -218,12 +230,17 @@ def stores_of(
     return {partition: store for partition, store in found.items() if store is not None}
 
 
-def _underlying(store: StateStore | Queryable) -> Queryable | None:
-    """The store that has the snapshots: this one, or the one under its typed facade."""
+def _answers_queries(store: object) -> TypeGuard[AnswersQueries]:
+    return isinstance(store, AnswersQueries)
+
+
+def _underlying(store: StateStore | Queryable, wanted: Callable[[object], TypeGuard[S]]) -> S | None:
+    """The store that is wanted, such as the one that has the snapshots: this one, or the one under its typed facade."""
     inner: Any = store
-    while inner is not None and not is_queryable(inner):
+    while inner is not None and not wanted(inner):
         inner = getattr(inner, "inner", None)
-    return inner
+    found: S | None = inner
+    return found
 
 
 def _is_timestamped(store: Any) -> bool:

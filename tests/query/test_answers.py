@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from store.query import (
     WindowKeyQuery,
     query,
 )
+from store.serdes import BytesSerde
 from store.state.keyvalue import KeyValueStore
+from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
 from store.types import IsolationLevel, TopicPartition
@@ -311,6 +314,51 @@ def test_an_iterator_that_is_dropped_gives_its_snapshot_back(open_store: Open) -
     next(query(store, RangeQuery(), isolation=COMMITTED).result)
     gc.collect()
     assert store.held == 0
+
+
+# -- queries of one's own ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Count(Query[int]):
+    """How many pairs there are."""
+
+
+class Counting(KeyValueStore):
+    """Knows a query of its own, and leaves the others."""
+
+    def query(self, query: Query[Any], *_: object) -> QueryResult[Any]:
+        if not isinstance(query, Count):
+            return QueryResult.failed(FailureReason.UNKNOWN_QUERY_TYPE, "no count")
+        with self.all() as rows:
+            return QueryResult(len(list(rows)))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_store_over_the_engine_answers_queries_of_its_own_beside_those_of_its_type(
+    open_store: Open, typed: bool
+) -> None:
+    store = open_store(Counting)
+    if typed:
+        store = MeteredKeyValueStore(store, BytesSerde(), BytesSerde())
+    store.put_all([(b"a", b"1"), (b"b", b"2")])
+    assert query(store, Count()).result == 2
+    assert query(store, KeyQuery(b"a"), isolation=UNCOMMITTED).result == b"1"
+    unknown = query(store, WindowKeyQuery(b"a", 0, 1))
+    assert unknown.failure_reason is FailureReason.UNKNOWN_QUERY_TYPE
+
+
+class Miscounting(KeyValueStore):
+    """Cannot read what it is to count."""
+
+    def query(self, *_: object) -> QueryResult[Any]:
+        raise StoreCorruptedError(f"store {self.name}: no count")
+
+
+def test_what_a_store_raises_in_a_query_of_its_own_is_a_store_exception(open_store: Open) -> None:
+    result = query(open_store(Miscounting), Count())
+    assert result.failure_reason is FailureReason.STORE_EXCEPTION
+    assert "store orders: no count" in (result.failure_message or "")
 
 
 # -- failures ---------------------------------------------------------------------------------------------
