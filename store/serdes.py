@@ -138,7 +138,8 @@ class JsonSerde(Generic[T]):
     """Whatever msgspec can encode, as JSON; given a type, decoding checks against it.
 
     Equal values give equal bytes, and so does what they come back as: the keys of objects, the fields of dataclasses
-    and structs, and sets are sorted. A set of what has no order is refused (`TypeError`), and so are two keys of an
+    and structs, and sets are sorted. Not so numbers and times that are equal and are written otherwise, such as 1, 1.0
+    and True, or 0.0 and -0.0. A set of what has no order is refused (`TypeError`), and so are two keys of an
     object that are one in JSON, such as 1 and "1" (`ValueError`); sets of sets have an order of their own each time.
     What JSON does not know comes back as what it became: tuples and sets as lists, bytes as text, and numbers that are
     not finite as None, unless the type says more.
