@@ -131,7 +131,8 @@ def query(
     count, see `PositionBound.missing`: `partition`, or that of the store's task.
 
     What the store raises is a result with `FailureReason.STORE_EXCEPTION`. Rows that an iterator cannot read raise
-    there. Raises `TypeError` for a key of the wrong type, `ProtocolError` for READ_UNCOMMITTED of another process.
+    there. Raises `TypeError` for a key or a time of the wrong type, `ProtocolError` for READ_UNCOMMITTED of another
+    process.
     """
     inner, own = _underlying(store, is_queryable), _underlying(store, _answers_queries)
     ways: list[Callable[[], QueryResult[R]]] = []

@@ -111,10 +111,11 @@ class ReadOnlyVersionedKeyValueStore:
         A moment further back than the history retention is answered only if the newest version was valid then.
         """
         bytes_of("key", key)
-        if as_of_timestamp is None:
+        moment = _moment_of("as_of_timestamp", as_of_timestamp)
+        if moment is None:
             return self._store._newest(self._reads, key)
         with self._moment() as (reads, stream_time):
-            return self._store._as_of(reads, key, min(as_of_timestamp, _TIME_LIMIT - 1), stream_time)
+            return self._store._as_of(reads, key, moment, stream_time)
 
     def get_versions(
         self,
@@ -133,13 +134,11 @@ class ReadOnlyVersionedKeyValueStore:
         wrong way round.
         """
         bytes_of("key", key)
+        first, last = _moment_of("time_from", time_from), _moment_of("time_to", time_to)
         if time_from is not None and time_to is not None and time_from > time_to:
             raise ValueError(f"time_from={time_from} is after time_to={time_to}")
-        # Beyond the last time that a record can have, nothing changes any more.
-        time_from = None if time_from is None else min(time_from, _TIME_LIMIT - 1)
-        time_to = None if time_to is None else min(time_to, _TIME_LIMIT - 1)
         with self._moment() as (reads, stream_time):
-            found = self._store._versions(reads, key, time_from, time_to, stream_time)
+            found = self._store._versions(reads, key, first, last, stream_time)
         return iter(found if ascending else found[::-1])
 
     @contextmanager
@@ -498,6 +497,12 @@ def _first(pairs: Pairs) -> tuple[bytes, bytes] | None:
         return next(pairs, None)
     finally:
         pairs.close()
+
+
+def _moment_of(what: str, moment: object) -> int | None:
+    """The moment that is asked about, None if none is: beyond the last time that a record can have, nothing changes any
+    more. Raises `TypeError`, naming it, for anything but a whole number."""
+    return None if moment is None else min(time_of(what, moment), _TIME_LIMIT - 1)
 
 
 def _check_time(timestamp: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -301,6 +302,26 @@ def test_a_versioned_key_query_returns_the_latest_version_or_that_of_a_time(open
     assert answers(VersionedKeyQuery(b"a", as_of=300)) == [(b"2", 200), (b"3", 300)]
     assert answers(VersionedKeyQuery(b"a", as_of=99)) == [None, None]
     assert answers(VersionedKeyQuery(b"absent")) == [None, None]
+
+
+@pytest.mark.parametrize("isolation", IsolationLevel)
+@pytest.mark.parametrize("time", [1.5, True, "1"])
+def test_a_time_that_is_no_whole_number_is_refused_whichever_version_would_answer(
+    open_store: Open, time: Any, isolation: IsolationLevel
+) -> None:
+    store = open_store(versions)
+    store.put(b"a", b"1", 0)
+    store.put(b"a", b"2", 1)
+    store.commit({})
+    asked = MultiVersionedKeyQuery(b"a")
+    for one in (
+        VersionedKeyQuery(b"a", time),
+        replace(asked, from_time=time),
+        replace(asked, to_time=time),
+        VersionedKeyQuery(b"b", time),
+    ):
+        with pytest.raises(TypeError, match="milliseconds"):
+            query(store, one, isolation=isolation)
 
 
 @pytest.mark.requirement("x.5")
