@@ -269,3 +269,56 @@ def test_a_window_written_without_transactions_is_in_each_answer_of_a_store_with
         assert store.fetch(b"k", time) == b"v"
         assert list(store.fetch(b"k", 0, 200 * HOUR)) == [(time, b"v")]
         assert (Windowed(b"k", Window(time, time + HOUR)), b"v") in list(store.all())
+
+
+FORKER = """
+import os, sys
+from store import open_store, persistent_key_value_store
+from store.errors import ProtocolError
+
+def refused(call):
+    try:
+        call()
+        return "allowed"
+    except ProtocolError:
+        return "refused"
+
+with open_store(persistent_key_value_store("s"), sys.argv[1], mechanism=sys.argv[2] or None) as store:
+    for key in (b"a", b"b"):
+        store.put(key, b"parent")
+        store.commit()
+    store.put(b"c", b"parent")
+    pairs = store.all()
+    next(pairs)
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        left = [key.decode() for key, _ in pairs]
+        store.commit()
+        store.put(b"d", b"parent")
+        store.commit()
+        print(status, *left)
+    else:
+        def write():
+            store.put(b"a", b"child")
+            store.commit()
+        print(*[refused(call) for call in (write, lambda: store.get(b"b"), lambda: list(pairs), store.all)], flush=True)
+"""
+"""The child leaves the block, and ends as any interpreter does."""
+
+
+@pytest.mark.parametrize("mechanism", [*Mechanism, ""])
+def test_a_process_that_is_forked_from_the_one_with_the_store_is_refused_and_leaves_it_alone(
+    tmp_path: Path, mechanism: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKER, str(tmp_path), mechanism],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == ["refused refused refused refused", "0 b c"]
+    with open_store(persistent_key_value_store("s"), tmp_path) as store:
+        assert list(store.all()) == [(key, b"parent") for key in (b"a", b"b", b"c", b"d")]

@@ -1,7 +1,10 @@
 """One RocksDB through rocksdict, in raw mode: ranges that keep their view, and errors that say what to do.
 
 Must survive: a block that cannot be read in the middle of a range (an error, never a short range), readers that
-are still open when the database is closed, and readers in other threads while one thread writes.
+are still open when the database is closed, readers in other threads while one thread writes, and a process that is
+forked from the one that has it open: it has a copy of RocksDB's memory and the same files, but none of its threads, so
+a write of it would be lost, or be in the way of its parent's, and closing would wait for ever. There each database is
+left to the parent: whatever is asked of it is refused, and nothing of it is written, released or removed.
 
 Traps of rocksdict 0.3.29 that this module keeps from the others:
 * its fast iterators (`items`) end early and in silence at an error. So each range has an explicit iterator too,
@@ -15,13 +18,15 @@ Traps of rocksdict 0.3.29 that this module keeps from the others:
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Protocol
+from weakref import WeakSet
 
 from rocksdict import (
     BlockBasedOptions,
@@ -37,6 +42,8 @@ from rocksdict import (
 from store.engine.merge import Merging
 from store.engine.protocol import Chunk, Overlay, Pairs
 from store.errors import (
+    CrashproofError,
+    ProtocolError,
     StateLockedError,
     StoreClosedError,
     StoreCorruptedError,
@@ -80,6 +87,7 @@ class Database:
         """Where reads go."""
         self.lock = Lock()
         self.is_open = True
+        self._is_left = False
         self._held: dict[View | _Range, None] = {}
 
     def view(self) -> View:
@@ -142,7 +150,28 @@ class Database:
         for reader in held:
             reader.close()
 
-    def closed(self) -> StoreClosedError:
+    def leave(self) -> None:
+        """In a process that was forked from the one that has it open: as if it were closed, but nothing is let go of,
+        not at the end of the process either. A thread that is not here may have held any of the locks."""
+        kept: list[object] = [self.rdict]
+        for reader in tuple(self._held):
+            kept += reader.leave()
+        for one in kept:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        self.lock = Lock()
+        self._is_left = True
+        self.is_open = False
+        left: Any = _Left(self)
+        self.rdict = left
+
+    def closed(self) -> CrashproofError:
+        """What to raise where it is no longer open."""
+        if self._is_left:
+            return ProtocolError(
+                f"the database {self.path} was opened by the process that this one was forked from, and only that one "
+                "may use it. Open the store in the process that works with it: fork before it is opened, or start "
+                'processes by "spawn"; others can read its last commit, see read_store and open_read_only'
+            )
         return StoreClosedError(f"{self.path}: used after it was closed")
 
     def error(self, error: Exception, *, opening: bool = False) -> StoreError:
@@ -231,6 +260,8 @@ class View:
         with self._lock:
             iterator = self._iterator
             if iterator is None:
+                if not self._database.is_open:
+                    raise self._database.closed()
                 raise StoreClosedError(f"{self._database.path}: scan or snapshot used after it was closed")
             append, valid, key, value = chunk.append, iterator.valid, iterator.key, iterator.value
             advance = iterator.prev if reverse else iterator.next
@@ -257,6 +288,13 @@ class View:
         with self._lock:
             self._iterator = None
             self._source = None
+
+    def leave(self) -> list[object]:
+        """See `Database.leave`. Returns what must not be let go of."""
+        kept: list[object] = [self._iterator, self._options, self._source]
+        self._lock = Lock()
+        self.close()
+        return kept
 
 
 class _Range:
@@ -291,6 +329,52 @@ class _Range:
         self.chunk.clear()
         if self._own:
             self._view.close()
+
+    def leave(self) -> list[object]:
+        """See `Database.leave`. Returns what must not be let go of."""
+        kept: list[object] = [self._fast, *self._view.leave()]
+        self.close()
+        return kept
+
+
+class _Left:
+    """In the place of RocksDB where it is left to the process that this one was forked from."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, _: str) -> Callable[..., NoReturn]:
+        return self._refuse
+
+    def __setitem__(self, key: bytes, value: bytes) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._database.closed()
+
+
+class _Owner(Protocol):
+    """What has a database open for writing."""
+
+    def leave(self) -> None:
+        """See `Database.leave`."""
+
+
+_owners: WeakSet[_Owner] = WeakSet()
+
+
+def left_at_fork(owner: _Owner) -> None:
+    """Have `leave` called in each process that is forked from this one from now on."""
+    _owners.add(owner)
+
+
+def _leave_all() -> None:
+    for owner in tuple(_owners):
+        owner.leave()
+    _owners.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _after(

@@ -7,7 +7,8 @@ data; data keys that would fall among them get another; all others are stored as
 Must survive: SIGKILL at any moment (every batch that `write` returned for is there, whole), a power cut (a
 prefix of the batches, up to the last synced one at least), files that were damaged or removed (an error,
 never an empty or partial database), a database that another program has left under the name (an error: its keys would
-be taken for escaped ones), and readers that are still open when the engine is closed.
+be taken for escaped ones), readers that are still open when the engine is closed, and a fork of the process that has it
+open (an error there at each call, see `store.engine.database`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from store.engine.database import (
     View,
     corrupted,
     database_options,
+    left_at_fork,
     strange,
     typed,
 )
@@ -157,8 +159,9 @@ class _Reader:
 class RocksEngine(_Reader):
     """An engine over one RocksDB, see `store.engine.protocol.Engine`.
 
-    One open engine for a path, in all processes. `write` and `apply_staged` hold the interpreter lock while
-    RocksDB works, so very large batches stop other threads for their time.
+    One open engine for a path, in all processes. In one that is forked from its own, whatever is called raises
+    `ProtocolError`, but for `close`, which does nothing there. `write` and `apply_staged` hold the interpreter lock
+    while RocksDB works, so very large batches stop other threads for their time.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -181,6 +184,7 @@ class RocksEngine(_Reader):
             self._database.close_readers()
             self._rdict.close()
             raise
+        left_at_fork(self)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
@@ -283,6 +287,13 @@ class RocksEngine(_Reader):
                 self._rdict.close()
             except Exception as error:
                 raise self._database.error(error) from error
+
+    def leave(self) -> None:
+        """In a forked process, see `Database.leave`. Done once, so that no call has to ask which process it is in."""
+        if self._database.is_open:
+            self._database.leave()
+            self._rdict = self._database.rdict
+            self._get = self._rdict.get
 
     def _ingest(self, files: list[str], how: IngestExternalFileOptions) -> None:
         with self._database.lock:

@@ -9,6 +9,7 @@ Must survive: transactions much larger than memory, ranges that stay open while 
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final
 
 from rocksdict import Cache, Options, Rdict, WriteOptions
 
-from store.engine.database import Database, database_options, typed
+from store.engine.database import Database, database_options, left_at_fork, typed
 from store.engine.protocol import Pairs
 
 WRITE_BUFFER_BYTES: Final = 8 << 20
@@ -43,6 +44,7 @@ class RocksScratch:
         self._begun = False
         self._number = 0
         self._num_bytes = 0
+        left_at_fork(self)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -104,6 +106,14 @@ class RocksScratch:
             shutil.rmtree(self._directory)
         except Exception as error:
             raise self._database.error(error) from error
+
+    def leave(self) -> None:
+        """In a forked process, see `Database.leave`."""
+        if self._database.is_open:
+            # The database is that of a transaction, where one has begun.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._root))
+            self._database.leave()
+            self._root = self._database.rdict
 
     def _name(self) -> str:
         return f"transaction-{self._number}"
