@@ -150,6 +150,24 @@ class ReadersSeeAHole(FileStore):
         super().write(rows, key, value)
 
 
+class KeepsTwoBytesOfAKey(FileStore):
+    def write(self, rows: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
+        super().write(rows, key[:2], value)
+
+    def get(self, key: bytes) -> bytes | None:
+        return super().get(key[:2])
+
+
+class KeepsOneLineOfAValue(FileStore):
+    def write(self, rows: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
+        super().write(rows, key, value and value.split(b"\n")[0])
+
+
+class ShorterKeysComeFirst(FileStore):
+    def range(self, lower: bytes | None, upper: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(super().range(lower, upper), key=lambda pair: (len(pair[0]), pair)))
+
+
 class RangeWithoutItsUpperBound(FileStore):
     def range(self, lower: bytes | None, upper: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return (pair for pair in super().range(lower, upper) if pair[0] != upper)
@@ -199,6 +217,9 @@ DEFECTS: Mapping[type[StateStore], str] = {
     DeletionsAreNotLogged: "test_the_changelog_brings_back_all_that_was_written",
     KeepsWhatTheChangelogRefused: "test_a_write_that_the_changelog_refused_is_not_kept",
     ReadersSeeAHole: "test_other_threads_read_while_one_writes",
+    KeepsTwoBytesOfAKey: "test_keys_and_values_are_any_bytes",
+    KeepsOneLineOfAValue: "test_keys_and_values_are_any_bytes",
+    ShorterKeysComeFirst: "test_ranges_are_in_the_order_of_bytes_whatever_the_length_of_a_key",
     RangeWithoutItsUpperBound: "test_a_range_has_both_its_bounds",
     RangeIsNotAView: "test_an_open_range_keeps_what_it_saw",
     LivesOnAfterClose: "test_a_closed_store_refuses_reads_and_writes",
