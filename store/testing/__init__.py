@@ -21,7 +21,8 @@ methods have the defaults of KIP-844 and KIP-892. What a store claims is what it
 What a store does besides
 -------------------------
 * Each write goes to `context.log_change(key, value, None)` first, if that is not None, and is not kept when it raises.
-  `restore_batch` gets these records back, and does not log them again.
+  With a cache that is when the write leaves it, and for all of them before `flush_cache` returns: `commit` comes after
+  that of Kafka, and logs nothing. `restore_batch` gets these records back, and does not log them again.
 * One thread writes; the reading methods may be called from any thread at the same time.
 * After `close`, reading, writing, `commit` and `restore_batch` raise (best `store.errors.StoreClosedError`), so a store
   whose `commit` would otherwise be the default still has one that checks this; closing again does nothing.

@@ -644,6 +644,20 @@ class Conformance:
         assert contents(restored) == written
         other.close()
 
+    def test_all_that_was_written_is_logged_when_flush_cache_returns(self) -> None:
+        # A task commits to Kafka next, and only then calls `commit`: what is logged there would miss its transaction.
+        store = self._open(key_value=True)
+        _claimed(self.place.context().log_change == self.place._log_change, "a changelog")
+        for number in range(2):
+            fill(store, b"%d" % number)
+            store.put(b"c", None)
+            store.flush_cache()
+            logged = {change.key: change.value for change in self.place.logged}
+            assert logged == {**filled(b"%d" % number), b"c": None}
+            count = len(self.place.logged)
+            store.commit({CHANGELOG: count})
+            assert len(self.place.logged) == count, "commit must log nothing"
+
     def test_a_write_that_the_changelog_refused_is_not_kept(self) -> None:
         store = self._open(key_value=True)
         _claimed(self.place.context().log_change == self.place._log_change, "a changelog")

@@ -137,6 +137,22 @@ class DeletionsAreNotLogged(FileStore):
             super().put(key, value)
 
 
+class LogsInTheCommit(FileStore):
+    def __init__(self, context: StoreContext) -> None:
+        super().__init__(context)
+        self._late: dict[bytes, bytes | None] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.write(self.rows, key, value)
+        self._late[key] = value
+
+    def commit(self, changelog_offsets: Offsets = None, position: Position = None) -> None:
+        assert self._context.log_change is not None
+        while self._late:
+            self._context.log_change(*self._late.popitem(), None)
+        super().commit(changelog_offsets, position)
+
+
 class KeepsWhatTheChangelogRefused(FileStore):
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write(self.rows, key, value)
@@ -215,6 +231,7 @@ DEFECTS: Mapping[type[StateStore], str] = {
     RestoreInTwoSteps: "test_a_kill_before_any_line_of_a_restore_leaves_no_offset_ahead_of_the_data",
     RestoreIsLogged: "test_what_is_restored_is_not_logged_again",
     DeletionsAreNotLogged: "test_the_changelog_brings_back_all_that_was_written",
+    LogsInTheCommit: "test_all_that_was_written_is_logged_when_flush_cache_returns",
     KeepsWhatTheChangelogRefused: "test_a_write_that_the_changelog_refused_is_not_kept",
     ReadersSeeAHole: "test_other_threads_read_while_one_writes",
     KeepsTwoBytesOfAKey: "test_keys_and_values_are_any_bytes",
