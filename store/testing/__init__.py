@@ -22,7 +22,8 @@ What a store does besides
 -------------------------
 * Each write goes to `context.log_change(key, value, None)` first, if that is not None, and is not kept when it raises.
   With a cache that is when the write leaves it, and for all of them before `flush_cache` returns: `commit` comes after
-  that of Kafka, and logs nothing. `restore_batch` gets these records back, and does not log them again.
+  that of Kafka, and logs nothing. A time of None is that of the record being processed, so a cache passes the
+  `context.record_time()` of the write on. `restore_batch` gets these records back, and does not log them again.
 * One thread writes; the reading methods may be called from any thread at the same time.
 * After `close`, reading, writing, `commit` and `restore_batch` raise (best `store.errors.StoreClosedError`), so a store
   whose `commit` would otherwise be the default still has one that checks this; closing again does nothing.

@@ -113,6 +113,7 @@ class Place:
         self.root = root
         self.logged: list[Record] = []
         self.refuse: LogError | None = None
+        self.record_time = 0
         root.mkdir(parents=True, exist_ok=True)
 
     def context(self) -> StoreContext:
@@ -123,6 +124,7 @@ class Place:
             task_id="0_0",
             changelog=CHANGELOG,
             log_change=self._log_change,
+            record_time=lambda: self.record_time,
         )
         return replace(context, **self._options)
 
@@ -147,7 +149,8 @@ class Place:
     def _log_change(self, key: bytes, value: bytes | None, timestamp: int | None = None) -> None:
         if self.refuse is not None:
             raise self.refuse
-        self.logged.append(record(len(self.logged), key, value, timestamp or 0))
+        time = self.record_time if timestamp is None else timestamp
+        self.logged.append(record(len(self.logged), key, value, time))
 
 
 def record(offset: int, key: bytes, value: bytes | None, timestamp: int = 0) -> Record:
@@ -657,6 +660,21 @@ class Conformance:
             count = len(self.place.logged)
             store.commit({CHANGELOG: count})
             assert len(self.place.logged) == count, "commit must log nothing"
+
+    def test_a_change_is_logged_with_the_time_of_the_record_that_made_it(self) -> None:
+        store = self._open(key_value=True)
+        _claimed(self.place.context().log_change == self.place._log_change, "a changelog")
+        _claimed("record_time" not in self.options, "to have the record times of the suite")
+        self.place.record_time = 7_000
+        store.put(b"a", b"1")
+        store.put(b"b", b"1")
+        self.place.record_time = 9_000
+        store.put(b"b", None)
+        store.flush_cache()
+        times = {change.key: change.timestamp for change in self.place.logged}
+        assert times == {b"a": 7_000, b"b": 9_000}, (
+            "pass None, or context.record_time() as it was at the write"
+        )
 
     def test_a_write_that_the_changelog_refused_is_not_kept(self) -> None:
         store = self._open(key_value=True)

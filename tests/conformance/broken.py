@@ -153,6 +153,13 @@ class LogsInTheCommit(FileStore):
         super().commit(changelog_offsets, position)
 
 
+class LogsWithoutATime(FileStore):
+    def put(self, key: bytes, value: bytes | None) -> None:
+        assert self._context.log_change is not None
+        self._context.log_change(key, value, 0)
+        self.write(self.rows, key, value)
+
+
 class KeepsWhatTheChangelogRefused(FileStore):
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write(self.rows, key, value)
@@ -232,6 +239,7 @@ DEFECTS: Mapping[type[StateStore], str] = {
     RestoreIsLogged: "test_what_is_restored_is_not_logged_again",
     DeletionsAreNotLogged: "test_the_changelog_brings_back_all_that_was_written",
     LogsInTheCommit: "test_all_that_was_written_is_logged_when_flush_cache_returns",
+    LogsWithoutATime: "test_a_change_is_logged_with_the_time_of_the_record_that_made_it",
     KeepsWhatTheChangelogRefused: "test_a_write_that_the_changelog_refused_is_not_kept",
     ReadersSeeAHole: "test_other_threads_read_while_one_writes",
     KeepsTwoBytesOfAKey: "test_keys_and_values_are_any_bytes",
