@@ -187,10 +187,10 @@ def fill(store: Any, value: bytes) -> None:
         store.put(key, value)
 
 
-def commit(store: StateStore, offset: int) -> None:
+def commit(store: StateStore, offset: int, position: Mapping[TopicPartition, int] | None = None) -> None:
     """As a task does it."""
     store.flush_cache()
-    store.commit({CHANGELOG: offset})
+    store.commit({CHANGELOG: offset}, position)
 
 
 def images_during(call: Callable[[], None], place: Place, target: Path) -> list[Place]:
@@ -478,6 +478,26 @@ class Conformance:
                 f"offset {offset} is kept, and records up to there are not: no restore would bring them back"
             )
             place.close()
+
+    def test_a_kill_before_any_line_of_a_commit_leaves_no_position_ahead_of_the_data(self) -> None:
+        store = self._open(key_value=True, persistent=True)
+        fill(store, b"1")
+        commit(store, 1, {INPUT: 1})
+        _claimed(bool(store.position()), "position()")
+        fill(store, b"2")
+        whole = False
+        call = lambda: commit(store, 2, {INPUT: 2})  # noqa: E731
+        for place in images_during(call, self.place, self.elsewhere):
+            image: Any = place.open()
+            found, position = contents(image), image.position().get(INPUT, 0)
+            assert all(int(found.get(key, b"0")) >= position for key in _KEYS), (
+                f"position {position} is kept, and the data is not there: a query bound to it would be answered"
+            )
+            if image.transactional():
+                assert found == filled(b"%d" % position), f"the data is not that of its position, {position}"
+            whole = position == 2
+            place.close()
+        assert whole, "when commit returned, its position was not there"
 
     def test_a_store_is_empty_until_something_is_committed(self) -> None:
         store = self._open(key_value=True)

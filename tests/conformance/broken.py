@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Event
 
+from store.state import metadata
+from store.state.keyvalue import KeyValueStore
+from store.state.metadata import Kind
 from store.state.protocol import Offsets, StateStore, StoreContext
 from store.types import Record, TopicPartition
 from tests.conformance.stores import FileStore, SqliteStore
@@ -36,6 +39,13 @@ class OffsetBeforeTheData(FileStore):
 
     def get_committed_offset(self, tp: TopicPartition) -> int | None:  # noqa: ARG002
         return int(self._offset.read_text()) if self._offset.exists() else None
+
+
+class PositionBeforeTheData(KeyValueStore):
+    def commit(self, changelog_offsets: Offsets = None, position: Position = None) -> None:
+        self._require_open()
+        self._engine.write(metadata.rows(Kind.POSITION, position or {}))
+        super().commit(changelog_offsets)
 
 
 class OffsetsInMemory(SqliteStore):
@@ -224,6 +234,7 @@ class UncommittedIsNotEmpty(SqliteStore):
 DEFECTS: Mapping[type[StateStore], str] = {
     OffsetAfterTheData: "test_a_kill_before_any_line_of_a_commit_leaves_all_of_it_or_nothing",
     OffsetBeforeTheData: "test_a_kill_before_any_line_of_a_commit_leaves_no_offset_ahead_of_the_data",
+    PositionBeforeTheData: "test_a_kill_before_any_line_of_a_commit_leaves_no_position_ahead_of_the_data",
     OffsetsInMemory: "test_offsets_are_there_after_a_kill",
     FirstOffsetOnly: "test_all_offsets_of_a_commit_are_kept",
     EmptyMapForgetsOffsets: "test_an_empty_map_of_offsets_leaves_all_as_they_are",
