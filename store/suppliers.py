@@ -361,7 +361,8 @@ def in_memory_session_store(name: str, retention_period_ms: Duration) -> Session
 def custom_store(name: str, factory: Callable[[StoreContext], S]) -> CustomSupplier[S]:
     """A store of your own: `factory` opens it. It must be picklable where the topology has to be.
 
-    `store.testing.conformance` holds such a store to what a task relies on.
+    `store.testing.conformance` holds such a store to what a task relies on. A builder puts serdes around those that are
+    derived from the stores of this package.
     """
     return CustomSupplier(name, factory)
 
@@ -593,26 +594,35 @@ def _session(
     )
 
 
-_TYPED: dict[Any, type[StoreSupplier[Any]]] = {
-    MeteredKeyValueStore: KeyValueSupplier,
-    MeteredTimestampedKeyValueStore: KeyValueSupplier,
-    MeteredWindowStore: WindowSupplier,
-    MeteredTimestampedWindowStore: WindowSupplier,
-    MeteredSessionStore: SessionSupplier,
-    MeteredVersionedKeyValueStore: VersionedSupplier,
-    MeteredListValueStore: ListValueSupplier,
+_TYPED: dict[Any, tuple[type[StoreSupplier[Any]], type[StateStore]]] = {
+    MeteredKeyValueStore: (KeyValueSupplier, KeyValueStore),
+    MeteredTimestampedKeyValueStore: (KeyValueSupplier, KeyValueStore),
+    MeteredWindowStore: (WindowSupplier, WindowStore),
+    MeteredTimestampedWindowStore: (WindowSupplier, WindowStore),
+    MeteredSessionStore: (SessionSupplier, SessionStore),
+    MeteredVersionedKeyValueStore: (VersionedSupplier, VersionedKeyValueStore),
+    MeteredListValueStore: (ListValueSupplier, ListValueStore),
 }
 
 
 def _builder(
     supplier: StoreSupplier[Any], key_serde: Serde[K], value_serde: Serde[V], metered: Callable[..., M]
 ) -> StoreBuilder[M]:
-    """Raises `ValueError` for a built-in supplier of another type, and for a serde class where an object belongs."""
-    wanted = _TYPED[metered]
+    """Raises `ValueError` for a built-in supplier of another type, for a store class of one's own that is not derived
+    from the type, and for a serde class where an object belongs. What a function makes is known when it is opened."""
+    wanted, store = _TYPED[metered]
     if not isinstance(supplier, StoreSupplier) or (
         isinstance(supplier, _EngineSupplier) and not isinstance(supplier, wanted)
     ):
         raise _refused("supplier", supplier, f"a {wanted.__name__}, or one of your own")
+    made = supplier.factory if isinstance(supplier, CustomSupplier) else None
+    if isinstance(made, type) and not issubclass(made, store):
+        raise _refused(
+            "supplier",
+            made,
+            f"a subclass of {store.__name__}: serdes are put around all that it has. Another StateStore is given to "
+            "the topology as custom_store, without a builder",
+        )
     for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
         if not is_serde(serde):
             raise _refused(what, serde, "an object with serialize and deserialize, such as StrSerde()")

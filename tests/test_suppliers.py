@@ -24,6 +24,7 @@ from store.state.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
+from store.state.protocol import StoreContext
 from store.suppliers import (
     StoreBuilder,
     StoreSupplier,
@@ -47,6 +48,7 @@ from store.suppliers import (
     window_store_builder,
 )
 from store.transaction import Mechanism
+from tests.conformance.stores import FileStore
 from tests.state.opening import context_over
 
 HOUR = timedelta(hours=1)
@@ -255,6 +257,40 @@ def test_a_versioned_store_has_no_cache() -> None:
 def test_a_builder_refuses_values_of_the_other_format(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="supplier='s' is not allowed: the supplier of a store that is"):
         build()
+
+
+def test_a_builder_refuses_a_store_class_that_has_not_the_calls_of_its_type_where_it_is_given() -> None:
+    with pytest.raises(ValueError, match=r"FileStore.* is not allowed: a subclass of KeyValueStore"):
+        key_value_store_builder(custom_store("s", FileStore), *SERDES)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a subclass of WindowStore"):
+        window_store_builder(custom_store("s", KeyValueStore), *SERDES)  # type: ignore[arg-type]
+
+
+def test_a_builder_refuses_a_store_of_a_function_that_has_not_the_calls_of_its_type_and_closes_it(
+    tmp_path: Path,
+) -> None:
+    opened: list[FileStore] = []
+
+    def made(context: StoreContext) -> Any:
+        opened.append(FileStore(context))
+        return opened[0]
+
+    builder = key_value_store_builder(custom_store("s", made), *SERDES)
+    with (
+        pytest.raises(TypeError, match=r"store s: .* such as KeyValueStore, which FileStore is not"),
+        open_store(builder, tmp_path),
+    ):
+        pass
+    assert not opened[0].is_open()
+
+
+def test_a_builder_takes_a_class_that_is_derived_from_the_store_of_its_type(tmp_path: Path) -> None:
+    class Derived(KeyValueStore):
+        pass
+
+    with open_store(key_value_store_builder(custom_store("s", Derived), *SERDES), tmp_path) as store:
+        store.put("a", 1)
+        assert store.get("a") == 1
 
 
 def test_a_builder_that_fails_leaves_nothing_open(tmp_path: Path) -> None:

@@ -238,7 +238,14 @@ class MeteredStore(StateStore, Generic[S, K, V]):
     _reads: Any
 
     def __init__(self, inner: S, key_serde: Serde[K], value_serde: Serde[V]) -> None:
-        """Over an open store, which is closed with this one."""
+        """Over an open store, which is closed with this one. Raises `TypeError` for one that is none of the package's:
+        serdes are put around more calls than a `StateStore` has."""
+        if not isinstance(inner, EngineStore | MeteredStore):
+            raise TypeError(
+                f"store {inner.name}: its builder puts serdes around the stores of this package and what is derived "
+                f"from them, such as KeyValueStore, which {type(inner).__name__} is not. Give custom_store to the "
+                "topology without a builder, and turn keys and values into bytes in the store or around it"
+            )
         self.inner = self._reads = inner
         self._codec = Codec(inner.name, key_serde, value_serde)
         if inner.context.metrics is not None:
