@@ -1,9 +1,10 @@
 """A store by itself, without Kafka and without a task: `open_store`.
 
 Whoever opens it is its one writer, for as long as the block runs; other threads may read. Must survive: a second
-process that opens the same store (refused, and nothing of the first is touched), a crash at any moment (the
-store is at its last commit when it is opened again; without transactions, at its last write), and damaged files:
-no changelog could rebuild them, so they are the only copy, and nothing becomes of them unless the caller says so.
+process that opens the same store, or is forked in the block and uses it or leaves the block (refused, and nothing of
+the first is touched), a crash at any moment (the store is at its last commit when it is opened again; without
+transactions, at its last write), and damaged files: no changelog could rebuild them, so they are the only copy, and
+nothing becomes of them unless the caller says so.
 """
 
 from __future__ import annotations

@@ -158,6 +158,9 @@ class Database:
             kept += reader.leave()
         for one in kept:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        if not self.is_open:
+            # Closed, or another thread was about to close it.
+            return
         self.lock = Lock()
         self._is_left = True
         self.is_open = False

@@ -290,10 +290,9 @@ class RocksEngine(_Reader):
 
     def leave(self) -> None:
         """In a forked process, see `Database.leave`. Done once, so that no call has to ask which process it is in."""
-        if self._database.is_open:
-            self._database.leave()
-            self._rdict = self._database.rdict
-            self._get = self._rdict.get
+        self._database.leave()
+        self._rdict = self._database.rdict
+        self._get = self._rdict.get
 
     def _ingest(self, files: list[str], how: IngestExternalFileOptions) -> None:
         with self._database.lock:

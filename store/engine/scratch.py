@@ -109,11 +109,10 @@ class RocksScratch:
 
     def leave(self) -> None:
         """In a forked process, see `Database.leave`."""
-        if self._database.is_open:
-            # The database is that of a transaction, where one has begun.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._root))
-            self._database.leave()
-            self._root = self._database.rdict
+        # The database has that of a transaction, where one has begun.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._root))
+        self._database.leave()
+        self._root = self._database.rdict
 
     def _name(self) -> str:
         return f"transaction-{self._number}"
