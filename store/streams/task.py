@@ -658,7 +658,9 @@ class Task:
             for name, supplier in self._suppliers.items():
                 if supplier.logged:
                     self._follow_successor(name, context, offsets, reader)
-        self._check_who_moved(committed, reader)
+        # Asked after the positions: a note that is there by now is that of whoever has set them, or has come later.
+        said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
+        self._check_who_moved(committed, said)
         for name, store in self.stores.items():
             if not self._suppliers[name].logged:
                 continue
@@ -683,7 +685,7 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
-        self._positions_said = [self._said[tp] for tp, position in committed.items() if position is not None]
+        self._positions_said = [said[tp] for tp, position in committed.items() if position is not None]
         self._begun_at_earliest = frozenset([tp for tp, position in committed.items() if position is None])
         if self._positions_at is not None and committed != self._committed_positions(reader):
             self.group_lacks_positions = True
@@ -926,14 +928,15 @@ class Task:
             reader.expect(tp, position.offset, position.lineage)
         return committed | {tp: position.offset for tp, position in gone_on_from.items()}
 
-    def _check_who_moved(self, committed: Mapping[TopicPartition, int | None], reader: GroupReader) -> None:
-        """Raise `PositionLostError` where a position was moved by nobody of this application, and by no person.
+    def _check_who_moved(
+        self, committed: Mapping[TopicPartition, int | None], said: Mapping[TopicPartition, str]
+    ) -> None:
+        """Raise `PositionLostError` where a position was moved by nobody of this application, and by no person. `said`:
+        what is noted beside the positions.
 
         Warn of other positions that have no note: a person has set them, or a stranger that nobody has seen.
         """
         group = self.topology.application_id
-        # Asked after the positions: a note that is there by now is that of whoever has set them, or has come later.
-        said = ordinals.noted_beside(reader, group, self.inputs, self._retry)
         foreign = {
             tp: position
             for tp, position in committed.items()
