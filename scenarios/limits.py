@@ -225,7 +225,8 @@ def _closed(card: str, row: Json) -> list[Output]:
     start, bill, headers = end - SIZE_MS, spent[1], as_headers(told)
     if bill % UNLUCKY == 0:
         said = said_of(RefusedError, "", -1, -1, time)
-        return [Output("unbilled", card, spent, time, (*headers, *said, ("window", str(start))))]
+        # No dead letter has the time 0, which the client takes for none.
+        return [Output("unbilled", card, spent, max(1, time), (*headers, *said, ("window", str(start))))]
     topics = ("bills", "unbilled") if bill >= LARGE else ("bills",)
     return [Output(topic, f"{card}@{start}", bill, time, headers) for topic in topics]
 
@@ -233,7 +234,7 @@ def _closed(card: str, row: Json) -> list[Output]:
 def _one_too_many(record: InputRecord) -> Output:
     """The dead letter of a record."""
     said = said_of(RefusedError, record.topic, record.partition, record.offset, record.timestamp)
-    return Output("dead", record.key, record.value, headers=(*record.headers, *said))
+    return Output("dead", record.key, record.value, max(1, record.timestamp), (*record.headers, *said))
 
 
 SCENARIO = Scenario()
