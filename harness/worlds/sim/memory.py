@@ -214,7 +214,7 @@ def _parts(one: Any, kind: type, own: set[str], found: _Places) -> list[Any]:
         for base in kind.__mro__
         if base.__module__ not in ("builtins", "collections")
         for member in vars(base).values()
-        if isinstance(member, MemberDescriptorType)
+        if isinstance(member, MemberDescriptorType) and _may_be_set(member, one)
     ]
     found.slots.extend((member, one) for member in slots)
     parts += [_held_in(member, one) for member in slots]
@@ -318,6 +318,18 @@ def _content(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:
         return _NOTHING
+
+
+def _may_be_set(member: MemberDescriptorType, one: object) -> bool:
+    """Whether an attribute that is in no dict is no constant, as many of extensions are."""
+    held = _held_in(member, one)
+    if held is _NOTHING:
+        return "__slots__" in vars(member.__objclass__)
+    try:
+        member.__set__(one, held)
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 def _held_in(member: MemberDescriptorType, one: object) -> object:
