@@ -299,6 +299,8 @@ class Instance:
                     thread = self._system.thread(partial(self._work, number), self._name(number))
                     thread.start()
                     self._threads.append(thread)
+                # While it still is a start: members that have tasks by now say the next state.
+                self._say_state()
             finally:
                 self._starting = False
         self._say_state()
@@ -310,9 +312,10 @@ class Instance:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all threads have ended; whether they have. Raises the error of one that failed."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        if not self._starts.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
-            return False
-        self._starts.release()
+        if self._starting:
+            if not self._starts.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+                return False
+            self._starts.release()
         for thread in self._threads:
             while thread.is_alive():
                 left = _WAKE_S if deadline is None else min(_WAKE_S, deadline - self._clock.monotonic())
