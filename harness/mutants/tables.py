@@ -167,8 +167,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.stores:TableStore.build",
-                "None if self.at_commits else context.uncommitted_position",
-                "context.uncommitted_position",
+                "self.at_commits or context.cache_max_bytes",
+                "context.cache_max_bytes",
             ),
         ),
     ),

@@ -2,8 +2,7 @@
 
 At READ_COMMITTED data and position are read from one snapshot of the engine, so an answer is that of one commit,
 whatever the writer does meanwhile. At READ_UNCOMMITTED the position is read before the data, so it never claims
-what the data does not have; only an abort in between can take back what it claims, as dirty reads do. Where a task
-holds updates back until the commit, what it has processed since the last one is in no position.
+what the data does not have; only an abort in between can take back what it claims, as dirty reads do.
 
 Must survive: any thread asking while the one writer writes, commits, aborts and closes; stores that are corrupt
 or closed (a failure that says so, never an answer with less in it).

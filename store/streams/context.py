@@ -431,9 +431,6 @@ class TaskContext:
         """Store → its share of `statestore.cache.max.bytes`."""
         self.resize_caches: dict[str, Callable[[int], None]] = {}
         """Store → what is told its new share, where its cache is one of the processing. Made when that is bound."""
-        self.holds_back = False
-        """Whether the processing holds updates back until the commit, so that any store of the task may lack what comes
-        of a record that was processed. Known once it is bound."""
         self._changes: dict[TopicPartition, _Changes] = {}
         self._holding_back = False
         """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""

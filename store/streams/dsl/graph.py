@@ -656,7 +656,6 @@ class BoundGraph:
             )
             if table.capacity:
                 self.task.resize_caches[store] = table.resize
-                self.task.holds_back = True
         return self.tables[store]
 
     def below(self, vertex: Vertex) -> set[str]:

@@ -181,15 +181,18 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class TableStore(StoreBuilder[StateStore]):
-    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.record_cache`)."""
+    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.record_cache`).
+
+    What that holds back the store does not have, so no reader is told of a position beyond the last commit.
+    """
 
     _: KW_ONLY
     at_commits: bool = False
-    """Whether its operator writes what has changed at commits alone, so that no reader may be told of a position beyond
-    the last one."""
+    """Whether its operator writes what has changed at commits alone, which is the same to readers."""
 
     def build(self, context: StoreContext) -> StateStore:
-        reached = None if self.at_commits else context.uncommitted_position
+        held_back = self.at_commits or context.cache_max_bytes
+        reached = None if held_back else context.uncommitted_position
         return super().build(replace(context, cache_max_bytes=0, uncommitted_position=reached))
 
 

@@ -13,7 +13,6 @@ from google.protobuf.wrappers_pb2 import StringValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.query import KeyQuery, query
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Window, Windowed
@@ -29,9 +28,7 @@ from store.streams.dsl import (
 )
 from store.streams.dsl.record_cache import Table, immutable, size_of
 from store.streams.task import Task
-from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
-from store.types import IsolationLevel, TopicPartition
 from tests.streams.dsl.running import CACHED, UNCACHED, bytes_held, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -63,48 +60,6 @@ class Telling:
 
     def process(self, _: StreamRecord) -> None:
         self.seen.append((self.where, *self.context.record_metadata))
-
-
-class Keeping:
-    """Keeps what comes, in a store of its own."""
-
-    def init(self, context: ProcessorContext) -> None:
-        self.store = context.store("kept")
-
-    def process(self, record: StreamRecord) -> None:
-        self.store.put(record.key, record.value)
-
-
-@pytest.mark.requirement("892.7")
-@pytest.mark.parametrize(("config", "reached"), [(CACHED, 0), (UNCACHED, 1)])
-def test_no_store_claims_a_record_whose_update_a_table_of_its_task_may_hold_back(
-    config: dict[str, object], reached: int
-) -> None:
-    """What comes to stores further down comes with the commit: the table's own is not the only one that lacks it."""
-
-    def build(b: StreamsBuilder) -> None:
-        table = b.table("in", materialized="table")
-        b.add_state_store(
-            key_value_store_builder(persistent_key_value_store("kept"), StrSerde(), JsonSerde())
-        )
-        table.to_stream().process(Keeping, "kept")
-        table.map_values(lambda v: v, materialized=Materialized("mapped").with_caching_disabled())
-
-    at, uncommitted = TopicPartition("in", 0), IsolationLevel.READ_UNCOMMITTED
-    with driver(build, config, auto_commit=False) as running:
-        (task,) = running._tasks
-
-        def answers() -> set[tuple[Any, int]]:
-            names = ("table", "kept", "mapped")
-            asked = [query(task.stores[name], KeyQuery("a"), isolation=uncommitted) for name in names]
-            return {(answer.result, answer.position[at]) for answer in asked}
-
-        pipe(running, [("in", "a", 0, 1)])
-        running.commit()
-        pipe(running, [("in", "a", 1, 2)])
-        assert answers() == {(reached, reached)}
-        running.commit()
-        assert answers() == {(1, 1)}
 
 
 def test_a_key_is_written_and_forwarded_once_a_commit() -> None:
