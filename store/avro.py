@@ -128,20 +128,20 @@ def _refers(schema: Any, around: frozenset[str]) -> bool:
         return schema in around
     if "fields" in schema:
         around |= {schema["name"]}
-    inner = [field["type"] for field in schema.get("fields", [])]
-    inner += [schema[name] for name in ("type", "items", "values") if name in schema]
-    return any(_refers(each, around) for each in inner)
+    return any(_refers(each, around) for each in _within_schema(schema))
+
+
+def _within_schema(schema: dict[str, Any]) -> list[Any]:
+    """The schemas that a parsed one has in it."""
+    fields = [field["type"] for field in schema.get("fields", [])]
+    return fields + [schema[name] for name in ("type", "items", "values") if name in schema]
 
 
 def _has_several_records(schema: Any) -> bool:
     """Whether a parsed schema has a union of several records in it."""
     if isinstance(schema, list):
         return sum(map(_is_record, schema)) > 1 or any(map(_has_several_records, schema))
-    if not isinstance(schema, dict):
-        return False
-    inner = [field["type"] for field in schema.get("fields", [])]
-    inner += [schema[name] for name in ("type", "items", "values") if name in schema]
-    return any(map(_has_several_records, inner))
+    return isinstance(schema, dict) and any(map(_has_several_records, _within_schema(schema)))
 
 
 def _is_record(schema: Any) -> bool:

@@ -157,7 +157,7 @@ class Database:
         for reader in tuple(self._held):
             kept += reader.leave()
         for one in kept:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+            never_let_go(one)
         if not self.is_open:
             # Closed, or another thread was about to close it.
             return
@@ -369,6 +369,11 @@ _owners: WeakSet[_Owner] = WeakSet()
 def left_at_fork(owner: _Owner) -> None:
     """Have `leave` called in each process that is forked from this one from now on."""
     _owners.add(owner)
+
+
+def never_let_go(one: object) -> None:
+    """Keep an object of RocksDB's for good, also when the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 def _leave_all() -> None:

@@ -9,7 +9,6 @@ Must survive: transactions much larger than memory, ranges that stay open while 
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Final
 
 from rocksdict import Cache, Options, Rdict, WriteOptions
 
-from store.engine.database import Database, database_options, left_at_fork, typed
+from store.engine.database import Database, database_options, left_at_fork, never_let_go, typed
 from store.engine.protocol import Pairs
 
 WRITE_BUFFER_BYTES: Final = 8 << 20
@@ -110,7 +109,7 @@ class RocksScratch:
     def leave(self) -> None:
         """In a forked process, see `Database.leave`."""
         # The database has that of a transaction, where one has begun.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._root))
+        never_let_go(self._root)
         self._database.leave()
         self._root = self._database.rdict
 
