@@ -415,6 +415,24 @@ def test_a_static_member_that_heard_nothing_of_the_broker_for_a_session_joins_an
         admin.close()
 
 
+def static_member(
+    clients: Sequence[Mock], owner: Owner, assignor: Assignor, member_ids: Callable[[], Sequence[str]]
+) -> KafkaMember:
+    """A static member "one" that makes these clients, one after the other."""
+    made = iter(clients)
+    return KafkaMember(
+        Mock(),
+        lambda: next(made),
+        "group",
+        ["in"],
+        owner,
+        assignor,
+        Lineages(),
+        instance_id="one",
+        member_ids=member_ids,
+    )
+
+
 def refused_in_nobodys_name(
     assignor: Assignor, member_ids: Callable[[], Sequence[str]]
 ) -> tuple[KafkaMember, Mock]:
@@ -423,18 +441,7 @@ def refused_in_nobodys_name(
     first.memberid.return_value = None
     first.poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
     second.poll.return_value = None
-    made = iter((first, second))
-    member = KafkaMember(
-        Mock(),
-        lambda: next(made),
-        "group",
-        ["in"],
-        Owner(),
-        assignor,
-        Lineages(),
-        instance_id="one",
-        member_ids=member_ids,
-    )
+    member = static_member((first, second), Owner(), assignor, member_ids)
     member.poll(0)
     return member, second
 
@@ -463,24 +470,13 @@ def test_a_static_member_that_was_refused_in_nobodys_name_asks_the_group_whether
 def test_a_static_member_that_was_told_too_late_of_an_assignment_knows_itself_among_those_of_its_group() -> (
     None
 ):
-    topic, owner, first, second = "in", Hearing(), Mock(), Mock()
+    owner, first, second = Hearing(), Mock(), Mock()
     second.poll.return_value = None
-    made = iter((first, second))
-    member = KafkaMember(
-        Mock(),
-        lambda: next(made),
-        "group",
-        [topic],
-        owner,
-        "cooperative-sticky",
-        Lineages(),
-        instance_id="one",
-        member_ids=lambda: (f"one-{UUID}",),
-    )
+    member = static_member((first, second), owner, "cooperative-sticky", lambda: (f"one-{UUID}",))
     assign = first.subscribe.call_args.kwargs["on_assign"]
     for number, member_id in enumerate((f"one-{UUID}", None)):
         first.memberid.return_value = member_id
-        first.poll.side_effect = lambda _, at=number: assign(first, [ClientPartition(topic, at)])
+        first.poll.side_effect = lambda _, at=number: assign(first, [ClientPartition("in", at)])
         member.poll(0)
     refused = Mock()
     refused.error.return_value = KafkaError(KafkaError._FATAL)

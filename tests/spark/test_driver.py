@@ -100,11 +100,15 @@ class Clock:
         return self.now
 
 
-def test_a_lease_is_renewed_by_asking_until_the_query_has_ended(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(process, "time", clock)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """That of the leases."""
+    made = Clock()
+    monkeypatch.setattr(process, "time", made)
+    return made
+
+
+def test_a_lease_is_renewed_by_asking_until_the_query_has_ended(driver: Driver, clock: Clock) -> None:
     lease = Lease("run")
     lease.brought(Orders("run", [], 1, slot=1, job=3))
     for _ in range(5):
@@ -119,11 +123,7 @@ def test_a_lease_is_renewed_by_asking_until_the_query_has_ended(
     assert lease.is_over
 
 
-def test_a_lease_of_a_slot_that_has_moved_on_is_not_renewed_by_asking(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(process, "time", clock)
+def test_a_lease_of_a_slot_that_has_moved_on_is_not_renewed_by_asking(driver: Driver, clock: Clock) -> None:
     lease = Lease("run")
     lease.brought(Orders("run", [], 1, slot=1, job=3))
     # By an attempt that Spark has given up.
