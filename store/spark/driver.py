@@ -64,7 +64,8 @@ class DriverAddress:
 class Driver:
     """Answers the hosts of one query until it is closed. Any thread."""
 
-    def __init__(self, bound_to: str, known_as: str) -> None:
+    def __init__(self, bound_to: str, known_as: str, port: int = 0) -> None:
+        """`port`: where it listens; 0 is one that is free. Where it cannot, `address` is None, which a warning says."""
         self._key = os.urandom(32)
         self._done: dict[int, int] = {}
         """Slot → the last job with orders for it that is done."""
@@ -74,19 +75,20 @@ class Driver:
         """None where nothing can be listened to."""
         try:
             family, *_, place = socket.getaddrinfo(bound_to, 0, type=socket.SOCK_STREAM)[0]
-            self._listening = socket.create_server((place[0], 0), family=family, backlog=128)
+            self._listening = socket.create_server((place[0], port), family=family, backlog=128)
         except OSError as error:
-            _log.warning("task hosts cannot ask whether the query goes on: %s at %s", error, bound_to)
+            where = f"{bound_to}, port {port or 'any'}"
+            _log.warning("task hosts cannot ask whether the query goes on: %s at %s", error, where)
             return
         self.address = DriverAddress(known_as, self._listening.getsockname()[1], self._key)
         threading.Thread(target=self._listen, args=(self._listening,), daemon=True).start()
 
     @classmethod
-    def of(cls, context: SparkContext) -> Self:
-        """One that is reached as Spark's own driver is."""
+    def of(cls, context: SparkContext, port: int = 0) -> Self:
+        """One that is reached as Spark's own driver is, but for the port."""
         settings = context._jsc.sc().conf()
         known_as = settings.get("spark.driver.host").strip("[]")
-        return cls(settings.get("spark.driver.bindAddress", known_as).strip("[]"), known_as)
+        return cls(settings.get("spark.driver.bindAddress", known_as).strip("[]"), known_as, port)
 
     def is_done(self, job: int, slots: Iterable[int]) -> None:
         """What a job brought to these slots is carried out."""

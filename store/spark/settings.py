@@ -70,6 +70,8 @@ def check_settings(spark: SparkSession, streams: SparkStreams) -> None:
     for key, number in numbers:
         if number is not None and number < 1:
             raise ConfigError(key, number, "a whole number of at least 1, or None")
+    if not 0 <= streams.driver_port <= 65_535:
+        raise ConfigError("driver_port", streams.driver_port, "a port, or 0 for one that is free")
 
 
 def security_of_spark(kafka: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:

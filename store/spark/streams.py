@@ -136,6 +136,7 @@ class SparkStreams:
         trigger: Mapping[str, Any] | None = None,
         slots: int | None = None,
         restarts: int = 0,
+        driver_port: int = 0,
         host: Callable[[Deployment], Host] | None = None,
     ) -> None:
         """`state_dir` is an absolute path on every executor's own disk, `checkpoint` Spark's checkpoint location.
@@ -148,8 +149,10 @@ class SparkStreams:
 
         `restarts`: how often in a row, without progress in between, a query that failed is started again, with
         pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
-        `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
-        cloudpickle). Raises `ConfigError` for a relative `state_dir`: executors have other working directories.
+        `driver_port` is where task hosts ask the driver whether the query goes on, by default any that is free; each
+        query needs one of its own. `host` makes what carries orders out in the process of a task host. Everything must
+        be picklable (by cloudpickle). Raises `ConfigError` for a relative `state_dir`: executors have other working
+        directories.
 
         With `trigger={"availableNow": True}` the query ends when everything that was there is processed through all
         sub-topologies, by topics of the application's own or others, and what was written between them by then. What
@@ -169,6 +172,7 @@ class SparkStreams:
         self.trigger = dict(trigger) if trigger is not None else None
         self.restarts = restarts
         self.slots = slots
+        self.driver_port = driver_port
         self.spark_kafka = {**security_of_spark(kafka or {}, spark_kafka or {}), **(spark_kafka or {})}
         self.deployment = Deployment(
             self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
@@ -214,7 +218,7 @@ class SparkStreams:
                 closing(_Ids(log, partitions, _Jvm(spark.sparkContext), self.checkpoint))
             )
             ids.compare_with_noted()
-            driver = held.enter_context(closing(Driver.of(spark.sparkContext)))
+            driver = held.enter_context(closing(Driver.of(spark.sparkContext, self.driver_port)))
             positions = _positions(log, self.application, partitions)
             shipped = held.enter_context(closing(_Shipped(code, spark.sparkContext)))
             return SparkStreamsQuery(self, spark, partitions, positions, ids, driver, shipped, held)

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_query_goes_on_for_the_host_that_had_the_last_orders_of_its_slot(drive
     driver.is_done(2, [1])
     assert address.says_it_goes_on(0, 1)
     assert address.says_it_goes_on(1, 2)
+
+
+def test_a_driver_answers_at_the_port_that_it_was_given() -> None:
+    with closing(Driver(HERE, HERE)) as before:
+        port = address_of(before).port
+    with closing(Driver(HERE, HERE, port)) as driver:
+        assert address_of(driver).port == port
+        assert address_of(driver).says_it_goes_on(0, 1)
+
+
+def test_a_driver_whose_port_is_taken_says_so_and_has_no_address(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+        with closing(Driver(HERE, HERE, port)) as driver:
+            assert driver.address is None
+    assert f"port {port}" in caplog.text
 
 
 def test_a_host_whose_slot_was_brought_orders_elsewhere_is_not_told_that_the_query_goes_on(
