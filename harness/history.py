@@ -428,6 +428,8 @@ class History(msgspec.Struct):
     events: list[Event]
     inconclusive: str = ""
     """Why the run could not be brought to an end by the world itself (not by the pipeline); empty if it was."""
+    spoilt: bool = False
+    """Whether the world itself has done something by which anything may look wrong, as `inconclusive` says."""
     uncaused: bool = False
     """Whether calls may fail in this world without the schedule."""
     seconds: float = 0.0

@@ -149,7 +149,10 @@ def _refuse_not_decoded(events: Iterable[Event]) -> None:
 
 
 def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
-    """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed."""
+    """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed. Nor is
+    there of one that the world has spoilt, whatever looks wrong in it."""
+    if history.spoilt:
+        return Verdict(Outcome.INCONCLUSIVE, (), history.inconclusive)
     final = history.events[-1] if history.events else None
     if not isinstance(final, Final):
         failed = tuple(errors.find_in(history.events, schedule, uncaused=history.uncaused))

@@ -11,13 +11,15 @@ import pytest
 
 from harness.faults import FAULTS, Link
 from harness.history import Injected, Skipped
+from harness.oracles import judge
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
+from harness.worlds.cluster import Bounds
 from harness.worlds.containers.broker import Broker
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.containers.run import CLIENT_WAITS_S, COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
-from harness.worlds.real.client import leaders
+from harness.worlds.real.client import PlainCluster, leaders
 from scenarios.balances import SCENARIO
 from store.log.kafka import KafkaLog
 from store.points import Point
@@ -89,6 +91,25 @@ def test_a_broker_tells_how_long_it_was_gone() -> None:
         for time in serves
     )
     assert broker.longest_away_s(began) == 50
+
+
+def test_a_pipeline_is_not_blamed_for_a_transaction_that_a_broker_ended_without_its_markers(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broker, "left_out_markers", lambda *_: True)
+    bounds = PlainCluster.bounds
+
+    def with_an_open_transaction(one: PlainCluster, topic: str, partition: int) -> Bounds:
+        found = bounds(one, topic, partition)
+        return found._replace(high=found.high + 1) if topic.endswith("-output") else found
+
+    monkeypatch.setattr(PlainCluster, "bounds", with_an_open_transaction)
+    monkeypatch.setattr(PlainCluster, "undecided", lambda *_: [])
+    asked = Schedule("balances", INPUT, (Step("kill_broker", at=Point.RECORD_PROCESSED, wait=1),))
+    history = world.run(SCENARIO, asked)
+    verdict = judge(SCENARIO, asked, history)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason == "a broker that came back has ended a transaction without its markers"
 
 
 def test_a_client_of_the_pipeline_waits_as_long_as_is_said() -> None:

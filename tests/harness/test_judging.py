@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from harness.oracles import ORACLES
+from harness.oracles import ORACLES, judge
 from harness.oracles.evidence import Evidence
 from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
-from harness.verdict import Finding, Outcome
+from harness.verdict import Finding, Outcome, Verdict
 from store.points import Point, reach
 from store.state.keyvalue import KeyValueStore
 from tests.harness.pipelines import BALANCES
@@ -36,6 +36,15 @@ def test_an_oracle_that_fails_does_not_hide_what_another_one_found() -> None:
     with patch.dict(ORACLES, {"progress": fail}), patch.object(KeyValueStore, "delete", lambda *_: None):
         _, verdict = simulate(BALANCES, Schedule("balances", (Input(0, "ann", 1), Input(0, "ann", None))))
     assert verdict.outcome is Outcome.VIOLATED
+
+
+def test_a_run_that_its_world_has_spoilt_is_not_held_against_the_pipeline() -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1), Input(0, "ann", None)))
+    with patch.object(KeyValueStore, "delete", lambda *_: None):
+        history, verdict = simulate(BALANCES, schedule)
+    assert verdict.outcome is Outcome.VIOLATED
+    history.inconclusive, history.spoilt = "a broker was gone for 40 s, and a client waits 30 s", True
+    assert judge(BALANCES, schedule, history) == Verdict(Outcome.INCONCLUSIVE, (), history.inconclusive)
 
 
 def test_a_task_that_never_fenced_its_predecessor_is_judged_by_the_other_oracles() -> None:

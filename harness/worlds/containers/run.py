@@ -412,15 +412,19 @@ class ContainerRun(RealRun):
             isinstance(event, Injected) and Capability.BROKERS in FAULTS[event.fault].needs
             for event in history.events
         )
-        if struck and any(
-            one.left_out_markers(self.application_id, self._began) for one in self.machine.brokers.all
-        ):
-            self.unmet.append("a broker that came back has ended a transaction without its markers")
-        away_s = max([one.longest_away_s(self._began) for one in self.machine.brokers.all]) if struck else 0.0
-        if away_s > CLIENT_WAITS_S:
-            self.unmet.append(
-                f"a broker was gone for {away_s:.0f} s, and a client waits {CLIENT_WAITS_S:.0f} s"
-            )
-        if self.unmet and not history.inconclusive:
-            history.inconclusive = "; ".join(self.unmet)
+        spoilt = self._spoilt_by_brokers() if struck else []
+        history.spoilt = bool(spoilt)
+        if not history.inconclusive:
+            history.inconclusive = "; ".join([*self.unmet, *spoilt])
         return history
+
+    def _spoilt_by_brokers(self) -> list[str]:
+        """What brokers have done that no pipeline can help."""
+        brokers = self.machine.brokers.all
+        spoilt = []
+        if any(one.left_out_markers(self.application_id, self._began) for one in brokers):
+            spoilt.append("a broker that came back has ended a transaction without its markers")
+        away_s = max([one.longest_away_s(self._began) for one in brokers])
+        if away_s > CLIENT_WAITS_S:
+            spoilt.append(f"a broker was gone for {away_s:.0f} s, and a client waits {CLIENT_WAITS_S:.0f} s")
+        return spoilt
