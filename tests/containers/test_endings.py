@@ -122,6 +122,21 @@ def test_a_disk_that_somebody_else_has_mounted_is_left_alone(tmp_path: Path) -> 
     assert not mounted(place)
 
 
+@pytest.mark.parametrize("name", ["a b", "ä\tö", "back\\slash", "line\nbreak"])
+def test_a_disk_goes_with_its_directory_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    if os.geteuid():
+        pytest.skip("only root can mount a disk")
+    directory = tmp_path / name
+    (directory / "disk").mkdir(parents=True)
+    disks.mount(directory / "disk")
+    try:
+        disks.remove(directory)
+        assert not directory.exists()
+        assert not mounted(tmp_path)
+    finally:
+        subprocess.run(["umount", "--quiet", "--lazy", str(directory / "disk")], check=False)
+
+
 def test_without_docker_a_run_says_what_to_type_and_exits_with_4(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -10,12 +10,13 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from harness.worlds.containers.maker import lives, maker
 from store.errors import CrashproofError
 
 BYTES = 128 << 20
 _SOURCE = "crashproof-disk:"
-_MOUNTS = Path("/proc/self/mounts")
 
 
 class DiskError(CrashproofError):
@@ -47,8 +48,11 @@ def sweep() -> None:
 
 def _mounted() -> list[tuple[str, Path]]:
     """The disks of all worlds: who mounted them, and where."""
-    rows = (line.split(" ") for line in _MOUNTS.read_text().splitlines())
-    return [(row[0].removeprefix(_SOURCE), Path(row[1])) for row in rows if row[0].startswith(_SOURCE)]
+    return [
+        (one.device.removeprefix(_SOURCE), Path(one.mountpoint))
+        for one in psutil.disk_partitions(all=True)
+        if one.device.startswith(_SOURCE)
+    ]
 
 
 def _run(*command: str) -> None:
