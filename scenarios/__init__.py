@@ -278,7 +278,8 @@ class Scenario(ABC):
     are left out, and at a commit the others amount to the same."""
     behind_caches: ClassVar[frozenset[str]] = frozenset()
     """Stores that a processor writes with the updates of such a table. With a cache they are those of the reference at
-    commits alone: what a query finds of them uncommitted is not judged."""
+    commits alone: what a query finds of them uncommitted has the position of the last one, and of each row what it was
+    then or since."""
     ticks: ClassVar[frozenset[str]] = frozenset()
     """Topics that get records by the wall clock, any number of them. With each record the reference gives the one that
     would come if the clock struck after it."""

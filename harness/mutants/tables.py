@@ -173,6 +173,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "readers-behind-a-table-are-told-of-what-it-holds-back",
+        OWN,
+        "A query of a store that is written with the updates of a table says that it is as of the last record, also "
+        "while the table holds its update back.",
+        (
+            Edit(
+                "store.streams.dsl.graph:BoundGraph._behind_caches",
+                "if table.capacity",
+                "if not table.capacity",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
         "what-is-suppressed-waits-anew-with-each-update",
         OWN,
         "Each update of a key that is held back has it wait as long as a first one.",

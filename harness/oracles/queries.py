@@ -7,8 +7,9 @@ showing its moment. A bound is respected both ways. A client that merges the pos
 at both levels, is as far as the furthest of them. A store without transactions has nothing to keep uncommitted writes
 apart with: there READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process
 that reads such a store in its files finds the stream time there as of the last commit: to it, what has expired since
-may still be there. A table of the DSL with a record cache has what was committed, and of any row it may have what was
-made of it since: that is its answer at READ_UNCOMMITTED, and the position is that of the commit.
+may still be there. A table of the DSL with a record cache, and a store that is written with its updates, has what
+was committed, and of any row it may have what was made of it since: that is its answer at READ_UNCOMMITTED, and the
+position is that of the commit.
 
 What nobody can answer is refused with the reason for it: a partition that is elsewhere or nowhere, a standby where the
 active copy is wanted, a query of an unknown type, an iterator that was closed, uncommitted data of another process.
@@ -200,16 +201,13 @@ class _Judge:
         if not self._evidence.exact or not self._evidence.judges(event.task, self._index):
             return
         isolated = transactional(self._supplier, self._config)
-        committed = isolated and query.isolation is IsolationLevel.READ_COMMITTED
-        if self._evidence.caches and query.store in self._evidence.scenario.behind_caches and not committed:
-            return
         if query.isolation is IsolationLevel.READ_UNCOMMITTED and self._held_back:
             yield from self._moment()
             yield from self._each_row()
         elif query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
             yield from self._moment()
             yield from self._rows((reached,))
-        elif not self._supplier.cached and not query.slow:
+        elif not self._supplier.cached and not query.slow and not self._behind_a_cache:
             yield from self._rows((reached, event.committed, event.uncommitted))
 
     def _error(self, short: bool) -> Iterator[Finding]:
@@ -237,10 +235,15 @@ class _Judge:
 
     @property
     def _held_back(self) -> bool:
-        """Whether a record cache, or its operator, holds writes back from the store."""
-        return isinstance(self._supplier, TableStore) and bool(
+        """Whether a record cache, or its operator, holds back what the store is to have."""
+        held_back = isinstance(self._supplier, TableStore) and bool(
             self._supplier.at_commits or (self._supplier.cached and self._config.statestore_cache_max_bytes)
         )
+        return held_back or self._behind_a_cache
+
+    @property
+    def _behind_a_cache(self) -> bool:
+        return self._evidence.caches and self._query.store in self._evidence.scenario.behind_caches
 
     def _each_row(self) -> Iterator[Finding]:
         """Whether each row is one that there was at the answer's position, or after it."""

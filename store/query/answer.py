@@ -2,7 +2,8 @@
 
 At READ_COMMITTED data and position are read from one snapshot of the engine, so an answer is that of one commit,
 whatever the writer does meanwhile. At READ_UNCOMMITTED the position is read before the data, so it never claims
-what the data does not have; only an abort in between can take back what it claims, as dirty reads do.
+what the data does not have; only an abort in between can take back what it claims, as dirty reads do. A store that gets
+something of what was processed at the commit alone has the position of the last one until then.
 
 Must survive: any thread asking while the one writer writes, commits, aborts and closes; stores that are corrupt
 or closed (a failure that says so, never an answer with less in it).

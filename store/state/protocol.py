@@ -121,7 +121,8 @@ class StoreContext:
     record_time: Callable[[], int] = field(default=lambda: 0)
     """Milliseconds since the epoch: the time of the input record being processed."""
     uncommitted_position: Callable[[], Mapping[TopicPartition, int]] | None = None
-    """The input position up to the record processed last; asked for by queries, from any thread."""
+    """The input position up to the record processed last, where the store has all that came of it; asked for by
+    queries, from any thread."""
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     """What queries see that do not say it themselves (`default.state.isolation.level`, row 892.1)."""
     metrics: StoreMetrics | None = None

@@ -431,6 +431,9 @@ class TaskContext:
         """Store → its share of `statestore.cache.max.bytes`."""
         self.resize_caches: dict[str, Callable[[int], None]] = {}
         """Store → what is told its new share, where its cache is one of the processing. Made when that is bound."""
+        self.behind_caches: frozenset[str] = frozenset()
+        """Stores that may lack until the commit what comes of a record that was processed, since the processing holds
+        it back. Made when that is bound."""
         self._changes: dict[TopicPartition, _Changes] = {}
         self._holding_back = False
         """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""

@@ -801,7 +801,9 @@ class Task:
             sync=config.statestore_sync,
             cache_max_bytes=share,
             record_time=context.time_of_change,
-            uncommitted_position=lambda: _last_records(dict(self._positions)),
+            uncommitted_position=lambda: (
+                {} if name in context.behind_caches else _last_records(dict(self._positions))
+            ),
             isolation=config.default_state_isolation_level,
             clock=self._clock,
         )

@@ -186,7 +186,7 @@ class DelayedLookUp:
     def bind(self, place: Place) -> Forward:
         join = self.look_up.bind(place)
         observe, times, name = observing(place, self.store), place.task.observed, self.store
-        waiting = _Waiting(place.task.own_stores[self.store], place, self.key_serde, self.value_serde, join)
+        waiting = _Waiting(place.own_store(self.store), place, self.key_serde, self.value_serde, join)
         grace = self.grace_ms
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

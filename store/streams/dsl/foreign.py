@@ -236,7 +236,7 @@ class KeepSubscriptions:
 
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
-        put = place.task.own_stores[self.store].put  # type: ignore[attr-defined]
+        put = place.own_store(self.store).put
         row_of, value_bytes = self.rows.row, SubscriptionSerde(self.rows.key_serde).serialize
 
         def process(foreign_key: Any, subscription: Subscription, timestamp: int, headers: Headers) -> None:

@@ -432,8 +432,18 @@ class Place:
         """The store as all operators of the task share it, with what is held back."""
         return self.graph.table(store)
 
+    def writes_to(self, *stores: str) -> None:
+        """Say that this operator may put into these stores."""
+        self.graph.written.setdefault(self.name, set()).update(stores)
+
+    def own_store(self, store: str) -> Any:
+        """A store that this operator writes to, and that is no table."""
+        self.writes_to(store)
+        return self.task.own_stores[store]
+
     def owned(self, store: str, forward: Forward, *, sends_old: bool) -> Table:
         """The store of this operator: it forwards what is put, when that is no longer held back."""
+        self.writes_to(store)
         table = self.graph.table(store)
         table.forward_to(
             forward, sends_old=sends_old, owner=self.name, leads_to=self.graph.below(self.vertex)
@@ -538,6 +548,8 @@ class BoundGraph:
         self.stores = frozenset(name for vertex in graph.vertices for name in vertex.stores)
         self.shared: dict[tuple[str, str], Any] = {}
         """What several operators of this task have in common, by its kind and a name that they agree on."""
+        self.written: dict[str, set[str]] = {}
+        """Operator → the stores that it may put into. All are known once they are bound."""
         self.flight = Flight()
         self._children = {vertex.name: vertex.children for vertex in graph.vertices}
         self.flushes: list[Callable[[], None]] = []
@@ -562,6 +574,7 @@ class BoundGraph:
                     bound[vertex.name] = self._left_out_alone(function)
             for topic in vertex.topics:
                 sources[place.topic(topic)] = bound[vertex.name]
+        task.behind_caches = self._behind_caches()
         try:
             self._begin()
         except BaseException as error:
@@ -657,6 +670,12 @@ class BoundGraph:
             if table.capacity:
                 self.task.resize_caches[store] = table.resize
         return self.tables[store]
+
+    def _behind_caches(self) -> frozenset[str]:
+        """The stores that get at commits alone what comes of updates that a table above them holds back."""
+        holding = [table for table in self.tables.values() if table.capacity]
+        below = {operator for table in holding for operator in table.leads_to}
+        return frozenset(store for operator in below for store in self.written.get(operator, ()))
 
     def below(self, vertex: Vertex) -> set[str]:
         """The operators that may get what comes of what that one forwards."""

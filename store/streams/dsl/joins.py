@@ -207,7 +207,7 @@ class RememberRecords:
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
         task = place.task
-        put = task.own_stores[self.store].put  # type: ignore[attr-defined]
+        put = place.own_store(self.store).put
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             forward(key, value, timestamp, headers)
@@ -292,6 +292,7 @@ class JoinSide:
         """Shared with the other side, which is bound in the same task."""
         if self.waiting is None:
             return None
+        store = place.own_store(self.waiting)
         shared: Waiting | None = place.graph.shared.get(("waiting", self.join))
         if shared is None:
             mine, others = self.value_serde.deserialize, self.other_value_serde.deserialize
@@ -305,7 +306,7 @@ class JoinSide:
 
             place.observed_before(self.waiting, self.join)
             shared = Waiting(
-                place.task.own_stores[self.waiting],
+                store,
                 place.task.observed,
                 self.waiting,
                 self.windows,

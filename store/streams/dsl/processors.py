@@ -6,7 +6,7 @@ task is told of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -336,6 +336,7 @@ class Process:
     def bind(self, place: Place) -> Forward:
         context = FixedKeyContext(place) if self.fixed_key else ProcessorContext(place)
         place.graph.punctuators.possible = True
+        place.writes_to(*place.vertex.stores)
         processor = _made_anew(self.supplier, "process", place.name)
         place.graph.at_start(processor, context)
         run, at_time = processor.process, place.task.at_time
@@ -351,10 +352,11 @@ class Process:
 
 
 def _transforming(
-    place: Place, supplier: ValueTransformerSupplier
+    place: Place, supplier: ValueTransformerSupplier, stores: Iterable[str]
 ) -> Callable[[Any, Any, int, Headers], Any]:
     context = TransformContext(place)
     place.graph.punctuators.possible = True
+    place.writes_to(*stores)
     transformer = _made_anew(supplier, "transform", place.name)
     place.graph.at_start(transformer, context)
     return context.transforming(transformer)
@@ -369,7 +371,7 @@ class TransformTable:
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
-        transform, sends_old = _transforming(place, self.supplier), self.sends_old
+        transform, sends_old = _transforming(place, self.supplier, place.vertex.stores), self.sends_old
         if self.store is not None:
             put = place.owned(self.store, place.forward, sends_old=sends_old).put
 
@@ -400,10 +402,13 @@ class Transformed:
         return (*self.of.stores, *self.own_stores)
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
-        return _looking_up(self.of.bind(place), _transforming(place, self.supplier))
+        return _looking_up(self.of.bind(place), self._transforming(place))
+
+    def _transforming(self, place: Place) -> Callable[[Any, Any, int, Headers], Any]:
+        return _transforming(place, self.supplier, self.own_stores)
 
     def as_of(self, place: Place) -> Callable[[Any, int], Found]:
-        get, transform = self.of.as_of(place), _transforming(place, self.supplier)
+        get, transform = self.of.as_of(place), self._transforming(place)
 
         def getter(key: Any, time: int) -> Found:
             value, since = get(key, time) or (None, -1)
@@ -413,7 +418,7 @@ class Transformed:
         return getter
 
     def view(self, place: Place) -> View:
-        of, transform = self.of.view(place), _transforming(place, self.supplier)
+        of, transform = self.of.view(place), self._transforming(place)
         current = None if of.current is None else _looking_up(of.current, transform)
         forwarded, sent = _looking_up(of.forwarded, transform), _looking_up(of.sent, transform)
         return View(current, forwarded, sent, of.look_at, of.identify)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add, sub
 from typing import Any
 
@@ -13,6 +13,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store.query import KeyQuery, query
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Window, Windowed
@@ -28,7 +29,9 @@ from store.streams.dsl import (
 )
 from store.streams.dsl.record_cache import Table, immutable, size_of
 from store.streams.task import Task
+from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
+from store.types import IsolationLevel, TopicPartition
 from tests.streams.dsl.running import CACHED, UNCACHED, bytes_held, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -60,6 +63,62 @@ class Telling:
 
     def process(self, _: StreamRecord) -> None:
         self.seen.append((self.where, *self.context.record_metadata))
+
+
+class Keeping:
+    """Keeps what comes, in a store of its own."""
+
+    def __init__(self, store: str) -> None:
+        self.name = store
+
+    def init(self, context: ProcessorContext) -> None:
+        self.store = context.store(self.name)
+
+    def process(self, record: StreamRecord) -> None:
+        self.store.put(record.key, record.value)
+
+
+def around_a_table(b: StreamsBuilder) -> None:
+    """Stores above, below and beside a table that may have a cache."""
+    for store in ("above", "below"):
+        b.add_state_store(key_value_store_builder(persistent_key_value_store(store), StrSerde(), JsonSerde()))
+    uncached = Materialized().with_caching_disabled()
+    stream, beside = b.stream("in"), b.table("others", materialized=replace(uncached, name="beside"))
+    stream.process(lambda: Keeping("above"), "above")
+    table = stream.to_table(materialized="table")
+    table.map_values(lambda value: value, materialized=replace(uncached, name="mapped"))
+    table.join(beside, lambda value, _: value, materialized=replace(uncached, name="joined"))
+    table.to_stream().join_table(beside, lambda value, _: value).process(lambda: Keeping("below"), "below")
+
+
+@pytest.mark.requirement("892.7")
+@pytest.mark.parametrize(
+    ("config", "behind"), [(CACHED, {"table", "mapped", "joined", "below"}), (UNCACHED, set[str]())]
+)
+def test_a_store_below_a_cached_table_claims_no_record_before_the_commit_and_any_other_store_does(
+    config: dict[str, object], behind: set[str]
+) -> None:
+    at = TopicPartition("in", 0)
+    with driver(around_a_table, config, auto_commit=False) as running:
+        (task,) = running._tasks
+
+        def answers() -> dict[str, tuple[Any, int]]:
+            asked = {
+                name: query(store, KeyQuery("a"), isolation=IsolationLevel.READ_UNCOMMITTED)
+                for name, store in task.stores.items()
+            }
+            return {name: (answer.result, answer.position[at]) for name, answer in asked.items()}
+
+        pipe(running, [("others", "a", 7, 0), ("in", "a", 0, 1)])
+        running.commit()
+        pipe(running, [("in", "a", 1, 2)])
+        processed = {
+            **dict.fromkeys(("above", "table", "mapped", "joined", "below"), (1, 1)),
+            "beside": (7, 1),
+        }
+        assert answers() == {**processed, **dict.fromkeys(behind, (0, 0))}
+        running.commit()
+        assert answers() == processed
 
 
 def test_a_key_is_written_and_forwarded_once_a_commit() -> None:
