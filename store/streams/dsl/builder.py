@@ -285,20 +285,24 @@ class KStream:
 
     def filter(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> KStream:
         """The records for which `predicate(key, value)` holds."""
+        _check_functions(self.node, predicate=predicate)
         return self._same("KSTREAM-FILTER-", Filter(predicate, False), name)
 
     def filter_not(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> KStream:
         """The records for which it does not hold."""
+        _check_functions(self.node, predicate=predicate)
         return self._same("KSTREAM-FILTER-", Filter(predicate, True), name)
 
     def map(self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, name: str | None = None) -> KStream:
         """`mapper(key, value)` gives the new key and value."""
+        _check_functions(self.node, mapper=mapper)
         return self._other("KSTREAM-MAP-", Map(mapper), name)
 
     def map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
     ) -> KStream:
         """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives the new value."""
+        _check_functions(self.node, mapper=mapper)
         node = self._add("KSTREAM-MAPVALUES-", MapValues(mapper, with_key), name)
         return self._stream(node, self.key_serde, None)
 
@@ -306,26 +310,31 @@ class KStream:
         self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]], *, name: str | None = None
     ) -> KStream:
         """`mapper(key, value)` gives any number of keys and values."""
+        _check_functions(self.node, mapper=mapper)
         return self._other("KSTREAM-FLATMAP-", FlatMap(mapper), name)
 
     def flat_map_values(
         self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
     ) -> KStream:
         """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives any number of values."""
+        _check_functions(self.node, mapper=mapper)
         node = self._add("KSTREAM-FLATMAPVALUES-", FlatMapValues(mapper, with_key), name)
         return self._stream(node, self.key_serde, None)
 
     def select_key(self, mapper: Callable[[Any, Any], Any], *, name: str | None = None) -> KStream:
         """`mapper(key, value)` gives the new key."""
+        _check_functions(self.node, mapper=mapper)
         node = self._add("KSTREAM-KEY-SELECT-", SelectKey(mapper), name)
         return self._stream(node, None, self.value_serde, repartition=True)
 
     def peek(self, action: Callable[[Any, Any], object], *, name: str | None = None) -> KStream:
         """`action(key, value)` sees each record. It runs again when input is read again."""
+        _check_functions(self.node, action=action)
         return self._same("KSTREAM-PEEK-", Peek(action), name)
 
     def foreach(self, action: Callable[[Any, Any], object], *, name: str | None = None) -> None:
         """`action(key, value)` is the end of each record. It runs again when input is read again."""
+        _check_functions(self.node, action=action)
         self._add("KSTREAM-FOREACH-", Peek(action, last=True), name)
 
     def split(self, *, name: str | None = None) -> BranchedKStream:
@@ -362,6 +371,7 @@ class KStream:
         count for windows once the task is started again. Raises `ConfigError` for what is no name of a topic.
         """
         check_kind("topic", topic, str | Callable, "the name of a topic, or a function that gives one")
+        _check_optional(self.node, partitioner=partitioner)
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         node_name = graph.new_name("KSTREAM-SINK-", name)
@@ -387,6 +397,7 @@ class KStream:
         if wanted is not None and (type(wanted) is not int or wanted < 1):
             raise ConfigError("number_of_partitions", wanted, "a whole number of at least 1")
         check_name(name)
+        _check_optional(self.node, partitioner=partitioner)
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         prefix = graph.new_name(_REPARTITION) if name is None else name
@@ -523,6 +534,7 @@ class KStream:
         check_kind("other", other, KStream, f"a KStream to join with {self.node.name}; {others}")
         allowed = f"JoinWindows, such as JoinWindows.of_time_difference(60_000), for {self.node.name}"
         check_kind("windows", windows, JoinWindows, allowed)
+        _check_functions(self.node, joiner=joiner)
         said = StreamJoined() if joined is None else joined
         this = self._for_join(
             None if said.name is None else f"{said.name}-left", said.key_serde, said.value_serde
@@ -591,6 +603,7 @@ class KStream:
     ) -> KStream:
         others = "a stream is joined by join, a global table by join_global"
         check_kind("table", table, KTable, f"a KTable to join with {self.node.name}; {others}")
+        _check_functions(self.node, joiner=joiner)
         stream = self._for_join(name, key_serde, value_serde)
         graph = self.builder.graph
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
@@ -657,6 +670,7 @@ class KStream:
     ) -> KStream:
         others = "a stream is joined by join, a table by join_table"
         check_kind("table", table, GlobalKTable, f"a GlobalKTable to join with {self.node.name}; {others}")
+        _check_functions(self.node, key_of=key_of, joiner=joiner)
         if table.builder not in (None, self.builder):
             raise ConfigError("table", table.store, f"of the same StreamsBuilder as {self.node.name}")
         graph = self.builder.graph
@@ -742,6 +756,18 @@ def _check_supplier(supplier: Callable[[], object], name: str) -> None:
     check_kind("supplier", supplier, Callable, allowed)
 
 
+def _check_functions(node: Node, **functions: object) -> None:
+    """Raises `ConfigError` for what is no function, by argument, of what follows that node."""
+    for argument, function in functions.items():
+        check_kind(argument, function, Callable, f"a function, for what follows {node.name}")
+
+
+def _check_optional(node: Node, **functions: object) -> None:
+    """The same, but that there may be none."""
+    given = {argument: function for argument, function in functions.items() if function is not None}
+    _check_functions(node, **given)
+
+
 class BranchedKStream:
     """A stream that is being split. `branch` adds one, and `default_branch` or `no_default_branch` ends it."""
 
@@ -755,6 +781,7 @@ class BranchedKStream:
     def branch(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> BranchedKStream:
         """The records for which `predicate(key, value)` holds, and none of those before. Its name in the result is
         that of the split with `name`, or with its number from 1 on."""
+        _check_functions(self._node, predicate=predicate)
         child = self._child(str(len(self._operator.predicates) + 1) if name is None else name)
         self._operator.predicates.append((predicate, child))
         return self
@@ -889,6 +916,7 @@ class KTable:
         name: str | None = None,
     ) -> KTable:
         """The rows for which `predicate(key, value)` holds."""
+        _check_functions(self.node, predicate=predicate)
         return self._mapped("KTABLE-FILTER-", Kept(predicate, False), materialized, name)
 
     def filter_not(
@@ -899,6 +927,7 @@ class KTable:
         name: str | None = None,
     ) -> KTable:
         """The rows for which it does not hold."""
+        _check_functions(self.node, predicate=predicate)
         return self._mapped("KTABLE-FILTER-", Kept(predicate, True), materialized, name)
 
     def map_values(
@@ -910,6 +939,7 @@ class KTable:
         name: str | None = None,
     ) -> KTable:
         """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives the value of each row."""
+        _check_functions(self.node, mapper=mapper)
         function = mapper if with_key else OfValue(mapper)
         return self._mapped("KTABLE-MAPVALUES-", function, materialized, name)
 
@@ -978,6 +1008,7 @@ class KTable:
         self, mapper: Callable[[Any, Any], Any] | None = None, *, name: str | None = None
     ) -> KStream:
         """The updates as records; with `mapper(key, value)` under other keys."""
+        _check_optional(self.node, mapper=mapper)
         graph = self.builder.graph
         node = graph.add(graph.new_name("KTABLE-TOSTREAM-", name), ToStream(), [self.node])
         stream = KStream(self.builder, node, self.key_serde, self.value_serde, repartition=False)
@@ -1039,6 +1070,7 @@ class KTable:
         name: str | None = None,
     ) -> KGroupedTable:
         """The rows by groups: `selector(key, value)` gives the group's key and the value that it is to have there."""
+        _check_functions(self.node, selector=selector)
         graph = self.builder.graph
         keys, values = self.builder._serdes(key_serde, value_serde)
         self.send_old_values()
@@ -1208,6 +1240,7 @@ class KTable:
         other_partitioner: Partitioner | None,
     ) -> KTable:
         self._check_join(other, foreign_key=foreign_key, joiner=joiner)
+        _check_optional(self.node, partitioner=partitioner, other_partitioner=other_partitioner)
         check_name(name)
         builder, graph = self.builder, self.builder.graph
         said = Materialized.of(materialized)
@@ -1383,6 +1416,7 @@ class KGroupedStream:
         name: str | None = None,
     ) -> KTable:
         """`reducer(aggregate, value)`; the first value of a key is its first aggregate."""
+        _check_functions(self.stream.node, reducer=reducer)
         return self._aggregate(None, reducer, materialized, name, "KSTREAM-REDUCE-", self.value_serde)
 
     def aggregate(
@@ -1398,6 +1432,7 @@ class KGroupedStream:
 
         It may change its aggregate in place and return it. The value may be put there: it is a copy, if need be.
         """
+        _check_functions(self.stream.node, initializer=initializer, aggregator=aggregator)
         return self._aggregate(initializer, aggregator, materialized, name, "KSTREAM-AGGREGATE-", value_serde)
 
     def _aggregate(
@@ -1439,6 +1474,7 @@ class KGroupedStream:
 
     def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
         """These records with those of other groups in one aggregate: `aggregator(key, value, aggregate)` for these."""
+        _check_functions(self.stream.node, aggregator=aggregator)
         return CogroupedKStream(self.builder, {self: aggregator})
 
     def windowed_by(self, windows: Windows) -> WindowedKStream:
@@ -1494,6 +1530,7 @@ class WindowedKStream:
         name: str | None = None,
     ) -> KTable:
         """`reducer(aggregate, value)`, of sessions also to merge two of them."""
+        _check_functions(self.group.stream.node, reducer=reducer)
         return self._aggregate(
             None, reducer, None, materialized, name, "KSTREAM-REDUCE-", self.group.value_serde
         )
@@ -1511,6 +1548,9 @@ class WindowedKStream:
         """`aggregator(key, value, aggregate)`; sessions take a `merger(key, aggregate, aggregate)` too."""
         if (merger is not None) is not isinstance(self.windows, SessionWindows):
             raise ConfigError("merger", merger, "given for sessions, and for them alone")
+        node = self.group.stream.node
+        _check_functions(node, initializer=initializer, aggregator=aggregator)
+        _check_optional(node, merger=merger)
         return self._aggregate(
             initializer, aggregator, merger, materialized, name, "KSTREAM-AGGREGATE-", value_serde
         )
@@ -1601,11 +1641,14 @@ class CogroupedKStream:
         self.windows = windows
 
     def cogroup(self, group: KGroupedStream, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
-        """With those of that group too, each by its own aggregator. Raises `ConfigError` for a group that has one."""
+        """With those of that group too, each by its own aggregator. Raises `ConfigError` for a group that has one, and
+        for what is none."""
+        check_kind("group", group, KGroupedStream, "what group_by and group_by_key of a KStream make")
         if group in self.groups:
             raise ConfigError(
                 "cogroup", group.stream.node.name, "a group that is not part of it, for it has one aggregator"
             )
+        _check_functions(group.stream.node, aggregator=aggregator)
         return CogroupedKStream(self.builder, {**self.groups, group: aggregator}, self.windows)
 
     def windowed_by(self, windows: Windows) -> CogroupedKStream:
@@ -1631,6 +1674,9 @@ class CogroupedKStream:
         windows, graph = self.windows, self.builder.graph
         if (merger is not None) is not isinstance(windows, SessionWindows):
             raise ConfigError("merger", merger, "given for sessions, and for them alone")
+        node = next(iter(self.groups)).stream.node
+        _check_functions(node, initializer=initializer)
+        _check_optional(node, merger=merger)
         said = Materialized.of(materialized)
         store_name = said.store_name or graph.new_store_name(_COGROUPED)
         key_serde = next(iter(self.groups)).key_serde
@@ -1718,6 +1764,7 @@ class KGroupedTable:
         name: str | None = None,
     ) -> KTable:
         """`adder(aggregate, value)` and `subtractor(aggregate, value)`; the first value is the first aggregate."""
+        _check_functions(self.node, adder=adder, subtractor=subtractor)
         return self._aggregate(
             None, adder, subtractor, materialized, name, "KTABLE-REDUCE-", self.value_serde
         )
@@ -1733,6 +1780,7 @@ class KGroupedTable:
         name: str | None = None,
     ) -> KTable:
         """`adder(key, value, aggregate)` and `subtractor(key, value, aggregate)`, beginning with `initializer()`."""
+        _check_functions(self.node, initializer=initializer, adder=adder, subtractor=subtractor)
         return self._aggregate(
             initializer, adder, subtractor, materialized, name, "KTABLE-AGGREGATE-", value_serde
         )

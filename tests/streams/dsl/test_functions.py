@@ -1,4 +1,5 @@
-"""Functions that a call does not run, async ones and generators, are refused by every operator that would call them."""
+"""What is no function, and functions that a call does not run, async ones and generators, are refused by every operator
+that would call them."""
 
 from __future__ import annotations
 
@@ -79,6 +80,44 @@ def test_an_operator_refuses_a_function_that_a_call_does_not_run(use: Use, funct
     use(stream, table, function)
     with pytest.raises(ConfigError, match=f"{function.__name__}.* nobody would run, for [A-Z]"):
         made.build()
+
+
+MAY_BE_LEFT_OUT = {"partitioner", "repartition", "to_stream"}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_an_operator_refuses_what_is_no_function_where_it_is_given(use: Use) -> None:
+    _, stream, table = builder()
+    with pytest.raises(ConfigError, match=r"=5 is not allowed: .*function"):
+        use(stream, table, 5)
+
+
+@pytest.mark.parametrize("use", [use for name, use in USES.items() if name not in MAY_BE_LEFT_OUT])
+def test_an_operator_refuses_to_go_without_the_function_that_it_is_to_call(use: Use) -> None:
+    _, stream, table = builder()
+    with pytest.raises(ConfigError, match="=None is not allowed"):
+        use(stream, table, None)
+
+
+def test_a_reducer_of_none_does_not_count() -> None:
+    _, stream, _ = builder()
+    for group in (stream.group_by_key(), stream.group_by_key().windowed_by(WINDOWS)):
+        with pytest.raises(ConfigError, match="reducer=None is not allowed"):
+            group.reduce(None)
+
+
+def test_a_join_with_a_global_table_refuses_what_is_no_function() -> None:
+    made, stream, _ = builder()
+    everyone = made.global_table("everyone")
+    for functions, argument in (((None, max), "key_of"), ((max, None), "joiner")):
+        with pytest.raises(ConfigError, match=f"{argument}=None is not allowed: a function"):
+            stream.join_global(everyone, *functions)
+
+
+def test_a_cogroup_refuses_what_is_no_group() -> None:
+    _, stream, _ = builder()
+    with pytest.raises(ConfigError, match="group=None is not allowed"):
+        stream.group_by_key().cogroup(max).cogroup(None, max)
 
 
 def test_a_join_with_a_global_table_refuses_them() -> None:
