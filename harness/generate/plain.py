@@ -77,6 +77,9 @@ BEHIND_ABORTED = 11
 """One schedule in so many has transactions that came to nothing before all other input, of which retention has taken
 them when the pipeline begins: its first offsets are beyond 0."""
 
+REMEMBERED = 8
+"""One schedule in so many of a pipeline with versions of many hours begins with an absence of a day, and a restore."""
+
 UNDISTURBED = 2
 """One schedule in so many by members of a group of a scenario that aborts has tasks that abort beside others of their
 thread, none of which has to commit for long."""
@@ -461,6 +464,8 @@ class _Generator:
             held = {settings.CACHE: settings.VALUES[settings.CACHE][-1], "commit.records": HELD_BACK_RECORDS}
             drawn = settings.consistent({**drawn, **held, **self._scenario.settings})
             self._least = MOST_RECORDS
+        if self._remembers:
+            self._least, self._partitions, self._alike = MOST_RECORDS, 1, True
         self._settings = drawn
         outlived = self._index % MOVED == OUTLIVED and self._parts.versions and self._asked is None
         self._partitions = max(1 if outlived else self._partitions, self._scenario.least_partitions)
@@ -593,6 +598,8 @@ class _Generator:
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
+        if self._remembers:
+            steps = [*self._remembers_after_a_day(), *steps]
         if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate_aborted" in self._possible:
             items = (*_aborted_before(items, 1 + self._index // BEHIND_ABORTED % 2), *items)
             steps = [*(Step("truncate_aborted", topic=topic) for topic in self._parts.inputs), *steps]
@@ -643,6 +650,26 @@ class _Generator:
             *(Step("compact", task=task, topic=topic, wait=2 + turn % 3) for topic in self._parts.changelogs),
             Step("wipe", task=task, wait=3 + turn % 4),
         ]
+
+    @property
+    def _remembers(self) -> bool:
+        return (
+            self._index % REMEMBERED == REMEMBERED - 3
+            and bool(self._parts.remembering)
+            and "long_absence" in self._possible
+            and self._asked is None
+        )
+
+    def _remembers_after_a_day(self) -> list[Step]:
+        """Versions of a key are cleaned for the first time after a day, of which all are still to be had, and then the
+        changelog is all that is left of them."""
+        self._choose({"commit.records": HELD_BACK_RECORDS, "default.dsl.store": "txn_rocksDB"})
+        turn = self._index // REMEMBERED
+        task = f"{self._parts.remembering[turn % len(self._parts.remembering)]}_0"
+        away = Step(
+            "long_absence", task=task, at=Point.STORE_COMMITTED, wait=4 + turn % 4, amount=25 * HOUR_MS
+        )
+        return [away, Step("wipe", task=task)]
 
     def _dies_in_a_move(self, partition: int) -> list[Step]:
         """Stores whose entries in the checkpoint move beside them, and a start that dies at another place of that each

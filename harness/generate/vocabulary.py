@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from harness.faults import Capability, Fault
+from harness.faults.logs import HOUR_MS
 from harness.reference import durability
 from harness.schedule import LATEST_INPUT, MAX_PARTITIONS, NO_TIME, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
@@ -51,6 +52,10 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
 
 
+REMEMBERED_MS = HOUR_MS
+"""A history that is longer outlives, in its changelog, an absence of an hour more than a day."""
+
+
 def runtimes_of(scenario: Scenario, capabilities: Collection[Capability]) -> tuple[Runtime, ...]:
     """What can run the scenario's pipeline in a world with these capabilities."""
     return tuple(
@@ -82,6 +87,8 @@ class Parts(NamedTuple):
     """Ordinals of those whose tasks have stores and several inputs."""
     passes_over: bool = False
     """Whether any record is passed over whose processing raises."""
+    remembering: tuple[int, ...] = ()
+    """Ordinals of those whose tasks have versions of longer ago than `REMEMBERED_MS`."""
 
 
 @cache
@@ -152,6 +159,15 @@ def parts_of(scenario: Scenario) -> Parts:
         _mixed(scenario),
         tuple(topology.ordinal for topology in made if len(topology.sources) > 1 and topology.changelogs),
         config.processing_exception_handler == "continue",
+        tuple(
+            topology.ordinal
+            for topology in made
+            if any(
+                isinstance(one := suppliers[store], VersionedSupplier)
+                and one.history_retention_ms > REMEMBERED_MS
+                for store in topology.store_names
+            )
+        ),
     )
 
 

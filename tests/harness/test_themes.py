@@ -17,6 +17,7 @@ from harness.generate.plain import (
     MOVED_BACK,
     OUTLIVED,
     PUNCTUATED,
+    REMEMBERED,
     STORELESS,
     UNTIMED,
 )
@@ -24,6 +25,7 @@ from harness.generate.themes import Times, times
 from harness.history import End, Ended, Processed, Reached
 from harness.replay import simulate
 from harness.schedule import NO_TIME, Edge, Runtime, Schedule
+from harness.verdict import Outcome
 from scenarios import Scenario, load_all
 from store.points import Point
 
@@ -252,3 +254,21 @@ def test_one_schedule_in_ten_loses_stores_that_were_closed_in_order_and_dies_in_
         number = next(place for place, step in enumerate(schedule.steps) if step.fault == "lose_stores")
         assert schedule.steps[number + 1].at is Point.RESTORE_BATCH
         assert schedule.settings["default.dsl.store"] == "rocksDB"
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "indices"),
+    [
+        (
+            "versions-are-compacted-after-a-day",
+            "dated_shipments",
+            range(REMEMBERED - 3, 100, REMEMBERED),
+        ),
+    ],
+)
+def test_schedules_of_a_default_run_that_are_for_a_planted_bug_show_it_more_than_once(
+    name: str, scenario: str, indices: range
+) -> None:
+    there = load_all()[scenario]
+    verdicts = [simulate(there, generate(there, 0, index), name)[1] for index in indices]
+    assert sum(verdict.outcome is Outcome.VIOLATED for verdict in verdicts) >= 2
