@@ -80,6 +80,10 @@ them when the pipeline begins: its first offsets are beyond 0."""
 REMEMBERED = 8
 """One schedule in so many of a pipeline with versions of many hours begins with an absence of a day, and a restore."""
 
+CROWDED = 12
+"""One schedule in so many by workers whose tasks may share a process, and hold rows back, has a task that comes to a
+process in which another one has a cache that is full."""
+
 UNDISTURBED = 2
 """One schedule in so many by members of a group of a scenario that aborts has tasks that abort beside others of their
 thread, none of which has to commit for long."""
@@ -370,6 +374,15 @@ class _Generator:
             and runtime is Runtime.WORKER
             and random.random() < (SHARED_WITH_ABORTS if scenario.aborts else SHARED)
         ) or Capability.SHARED in wanted
+        self._crowded = (
+            runtime is Runtime.WORKER
+            and Capability.SHARED in capabilities
+            and asked is None
+            and index % CROWDED == CROWDED - 8
+            and bool(self._parts.caching)
+        )
+        """Whether a task comes to another one that has a process to itself."""
+        self._shared = self._shared or self._crowded
         self._undisturbed = (
             runtime is Runtime.STREAMS and scenario.aborts and asked is None and index % UNDISTURBED == 1
         )
@@ -466,6 +479,8 @@ class _Generator:
             self._least = MOST_RECORDS
         if self._remembers:
             self._least, self._partitions, self._alike = MOST_RECORDS, 1, True
+        if self._crowded:
+            self._least, self._partitions = MOST_RECORDS, 2
         self._settings = drawn
         outlived = self._index % MOVED == OUTLIVED and self._parts.versions and self._asked is None
         self._partitions = max(1 if outlived else self._partitions, self._scenario.least_partitions)
@@ -598,6 +613,9 @@ class _Generator:
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
+        if self._crowded:
+            # By turns alone: what else comes may have it open its stores anew, with the share that there is then.
+            steps = [*self._comes_to_a_full_cache(), *(steps if self._index // CROWDED % 3 == 2 else ())]
         if self._remembers:
             steps = [*self._remembers_after_a_day(), *steps]
         if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate_aborted" in self._possible:
@@ -670,6 +688,17 @@ class _Generator:
             "long_absence", task=task, at=Point.STORE_COMMITTED, wait=4 + turn % 4, amount=25 * HOUR_MS
         )
         return [away, Step("wipe", task=task)]
+
+    def _comes_to_a_full_cache(self) -> list[Step]:
+        """The fullest task has a process to itself, until the other one follows it there: its cache has a smaller share
+        from then on, and more rows than that has room for."""
+        self._choose({settings.CACHE: settings.VALUES[settings.CACHE][1], "metrics.recording.level": "DEBUG"})
+        self._choose({"commit.records": 4, "poll.records": 2, "num.standby.replicas": 0})
+        self._hosts = 2
+        ordinal = self._parts.caching[self._index // CROWDED % len(self._parts.caching)]
+        most = self._fullest()
+        first, second = (f"{ordinal}_{number}" for number in (most, (most + 1) % self._partitions))
+        return [Step("move", task=first), Step("move", task=second, wait=1 + self._index // CROWDED % 3)]
 
     def _dies_in_a_move(self, partition: int) -> list[Step]:
         """Stores whose entries in the checkpoint move beside them, and a start that dies at another place of that each

@@ -34,6 +34,7 @@ from scenarios import (
 )
 from store.errors import ConfigError
 from store.points import Point
+from store.streams.dsl.stores import TableStore
 from store.streams.topology import Topology
 from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
@@ -89,6 +90,8 @@ class Parts(NamedTuple):
     """Whether any record is passed over whose processing raises."""
     remembering: tuple[int, ...] = ()
     """Ordinals of those whose tasks have versions of longer ago than `REMEMBERED_MS`."""
+    caching: tuple[int, ...] = ()
+    """Ordinals of those whose tasks hold back rows of a store, where a run has a cache for that."""
 
 
 @cache
@@ -168,6 +171,7 @@ def parts_of(scenario: Scenario) -> Parts:
                 for store in topology.store_names
             )
         ),
+        _caching(scenario),
     )
 
 
@@ -206,6 +210,19 @@ def _mixed(scenario: Scenario) -> tuple[int, ...]:
         for topology in topologies(scenario, "a", config)
     }
     return tuple(ordinal for ordinal, of_stores in kinds.items() if len(of_stores) == 2)
+
+
+def _caching(scenario: Scenario) -> tuple[int, ...]:
+    wanted = {"statestore.cache.max.bytes": 1}
+    config = config_of(Schedule(scenario.name, settings={**wanted, **scenario.settings}))
+    return tuple(
+        topology.ordinal
+        for topology in topologies(scenario, "a", config)
+        if any(
+            one.cached and not isinstance(one, TableStore)
+            for one in topology.suppliers(config.dsl_store_suppliers).values()
+        )
+    )
 
 
 def passing(

@@ -77,6 +77,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "caches-keep-their-first-share",
+        OWN,
+        "A cache holds what it might hold when its task was opened, however many tasks have come to its process since.",
+        (Edit(f"{_CACHE}.resize", "self._max_bytes = max_bytes", "pass"),),
+        oracle="metrics",
+    ),
+    Mutant(
         "caches-flushed-with-the-stores",
         "KAFKA-8204",
         "Caches are flushed by the commit of the stores, when the transaction of Kafka is over.",

@@ -10,6 +10,7 @@ import pytest
 from harness.generate import generate
 from harness.generate.plain import (
     BEHIND_ABORTED,
+    CROWDED,
     DAMAGED,
     HELD_BACK_RECORDS,
     MOST_RECORDS,
@@ -264,6 +265,7 @@ def test_one_schedule_in_ten_loses_stores_that_were_closed_in_order_and_dies_in_
             "dated_shipments",
             range(REMEMBERED - 3, 100, REMEMBERED),
         ),
+        ("caches-keep-their-first-share", "balances", range(CROWDED - 8, 100, CROWDED)),
     ],
 )
 def test_schedules_of_a_default_run_that_are_for_a_planted_bug_show_it_more_than_once(
