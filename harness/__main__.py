@@ -1,14 +1,21 @@
 """The entry point of `crashproof` and of `python -m harness`: the command, or one sentence on what to install for it.
 
 Must survive: an installation without the extras `check` or `spark`, where a module of the command itself, or one that
-a world asks for later, cannot be imported; and an interrupt while the command is still being imported. SIGTERM is an
-interrupt too: so schedulers and CI end what takes too long.
+a world asks for later, cannot be imported; an interrupt while the command is still being imported; and standard streams
+that are closed, or whose reader goes away. SIGTERM is an interrupt too: so schedulers and CI end what takes too long.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 _OURS = {"store", "harness", "scenarios", "reports"}
 _SPARK = {"pandas", "pyarrow", "pyspark", "py4j"}
@@ -20,6 +27,7 @@ def main() -> None:
     """Runs the command. Ends the process with exit code 4 when a package of an extra is not installed, and with 130
     when it is interrupted, by SIGINT or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _open_streams()
     try:
         from harness.cli import main as command
 
@@ -37,6 +45,33 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("crashproof: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
+
+
+class _Unfailing(io.FileIO):
+    """A file to which what cannot be written is lost, and nobody is told."""
+
+    def write(self, data: Buffer, /) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return memoryview(data).nbytes
+
+
+def _open_streams() -> None:
+    """Have each standard stream lead somewhere: where one is closed, the next file that anybody opens would take its
+    place. On standard error there is progress, and it may be read by somebody who has seen enough (`2>&1 | head`):
+    that changes neither what is found nor the exit code, which would be 1 for an error about it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+    raw = _Unfailing(2, "w", closefd=False)
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True
+    )
 
 
 if __name__ == "__main__":

@@ -56,11 +56,11 @@ def main() -> None:
     logging.getLogger("store").propagate = False
     # Py4J logs the traceback of a connection to a Spark that has died, and the command says it in a sentence.
     logging.getLogger().addHandler(logging.NullHandler())
-    # Scenarios of a user's own may be named as modules, from where the command is called.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
     try:
+        # Scenarios of a user's own may be named as modules, from where the command is called.
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)
         app()
     except SystemExit as exit:
         if exit.code == EXIT_INTERRUPTED:

@@ -22,7 +22,7 @@ from rich.text import Text
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
 from harness.campaign import Found, default_jobs
-from harness.cli.errors import Told, scenario_code
+from harness.cli.errors import EXIT_FAILED, Told, scenario_code
 from harness.cli.listings import (
     Listing,
     fault_list,
@@ -231,13 +231,25 @@ class _Console(Console):
 
 
 @contextmanager
-def _printing(*, soft_wrap: bool = False) -> Iterator[Console]:
-    """Standard output for people. A reader that has seen enough (`| head`) does not change the exit code."""
+def _printing(code: int = 0, *, soft_wrap: bool = False) -> Iterator[Console]:
+    """Standard output for people. A reader that has seen enough (`| head`) does not change the exit code, `code`; an
+    answer that cannot be written, as on a full disk, is an error unless there is something worse."""
     try:
         yield _Console(soft_wrap=soft_wrap)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nowhere()
+    except OSError as error:
+        _print_nowhere()
+        raise Told(f"the answer could not be written ({error.strerror})", code or EXIT_FAILED) from error
+
+
+def _print_nowhere() -> None:
+    """Have standard output, and what is still to be written to it, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    sys.stdout.flush()
 
 
 @contextmanager
@@ -252,20 +264,28 @@ def _answer_alone() -> Iterator[None]:
             sys.stdout.flush()
             os.dup2(2, 1)
             undone.callback(os.dup2, answers, 1)
-            undone.callback(sys.stdout.flush)
+            undone.callback(_printed)
         yield
 
 
-def _print_lines(lines: Iterable[str]) -> None:
-    with _printing(soft_wrap=True) as console:
+def _printed() -> None:
+    """Write what was printed, as far as somebody takes it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _print_nowhere()
+
+
+def _print_lines(lines: Iterable[str], code: int = 0) -> None:
+    with _printing(code, soft_wrap=True) as console:
         for line in lines:
             console.print(Text(visible(line)))
 
 
-def _print_json(data: object) -> None:
+def _print_json(data: object, code: int = 0) -> None:
     """One JSON object on standard output, with JSON's own escapes where that is not UTF-8."""
     encoded = codecs.lookup(sys.stdout.encoding or "utf-8").name
-    with _printing():
+    with _printing(code):
         sys.stdout.write(dump(data, ascii=encoded != "utf-8") + "\n")
 
 
@@ -365,14 +385,15 @@ def run(
     )
     with _answer_alone():
         result = execute(campaign)
+    code = EXIT_INTERRUPTED if result.interrupted else EXIT_CODES[result.verdict]
     if json:
-        _print_json(result)
+        _print_json(result, code)
     else:
-        with _printing() as console:
+        with _printing(code) as console:
             print_result(result, console)
     if result.interrupted:
-        raise Told("interrupted; the report says what was run until then", EXIT_INTERRUPTED)
-    raise typer.Exit(EXIT_CODES[result.verdict])
+        raise Told("interrupted; the report says what was run until then", code)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -449,12 +470,12 @@ def nightly(
     with _answer_alone():
         result = spend(plan)
     if json:
-        _print_json(result)
+        _print_json(result, result.exit_code)
     else:
         # Where the disk was full it is not there.
         summary = Path(result.summary)
         said = summary.read_text(encoding="utf-8") if summary.exists() else markdown(result, [])
-        with _printing():
+        with _printing(result.exit_code):
             sys.stdout.write(said)
     say(sentence(result.night))
     raise typer.Exit(result.exit_code)
@@ -520,7 +541,7 @@ def replay(
             "worlds": verdicts,
             "skipped": skipped,
         }
-        _print_json(answer)
+        _print_json(answer, EXIT_CODES[outcome])
     else:
         lines = []
         for name, verdict in verdicts.items():
@@ -538,7 +559,7 @@ def replay(
             lines.append(f"Found with the planted bug {schedule.mutant}; {again}.")
         if said:
             lines.append(said)
-        _print_lines(lines)
+        _print_lines(lines, EXIT_CODES[outcome])
     raise typer.Exit(EXIT_CODES[outcome])
 
 
@@ -697,15 +718,16 @@ def mutants(
         small=small,
         options=options,
     )
+    code = EXIT_INTERRUPTED if exam.not_asked else 0 if exam.passed else 1
     if json:
-        _print_json(exam)
+        _print_json(exam, code)
     else:
-        with _printing() as console:
+        with _printing(code) as console:
             console.width = max(console.width, 160)
             print_exam(exam, console)
     if exam.not_asked:
-        raise Told("interrupted; what was asked until then is above", EXIT_INTERRUPTED)
-    raise typer.Exit(0 if exam.passed else 1)
+        raise Told("interrupted; what was asked until then is above", code)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -723,15 +745,19 @@ def doctor(
     if fix:
         provide(say)
     findings = examine()
+    code = 0 if all(finding.ok for finding in findings) else EXIT_ENVIRONMENT
     _print_lines(
-        line
-        for finding in findings
-        for line in (
-            f"{finding.word:<7} {finding.name}: {finding.detail}",
-            *([] if finding.remedy is None else [f"          {finding.remedy}"]),
-        )
+        (
+            line
+            for finding in findings
+            for line in (
+                f"{finding.word:<7} {finding.name}: {finding.detail}",
+                *([] if finding.remedy is None else [f"          {finding.remedy}"]),
+            )
+        ),
+        code,
     )
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else EXIT_ENVIRONMENT)
+    raise typer.Exit(code)
 
 
 @app.command()

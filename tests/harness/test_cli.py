@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import version
 from io import StringIO
@@ -531,6 +531,78 @@ def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: P
     )
     answer = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
+
+
+def with_streams(prepare: Callable[[], None], *arguments: str, cwd: Path) -> int:
+    """The exit code of the command whose standard streams are as a function makes them."""
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=cwd, preexec_fn=prepare, check=False, timeout=LONGEST_S).returncode
+
+
+def nobody_reads(stream: int) -> Callable[[], None]:
+    def prepare() -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, stream)
+
+    return prepare
+
+
+HOLDING = ("run", "balances", "--world", "sim", "--jobs", "1", "--schedules", "150")
+FAILING = (*HOLDING[:-1], "3", "--mutant", "stores-commit-before-kafka")
+
+
+def test_progress_that_nobody_reads_any_more_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    assert with_streams(nobody_reads(2), *HOLDING, cwd=tmp_path) == 0
+    assert (tmp_path / "crashproof-report" / "report.html").exists()
+
+
+def test_a_wrong_option_is_one_also_where_nobody_reads_what_is_wrong_with_it(tmp_path: Path) -> None:
+    assert with_streams(nobody_reads(2), "run", "--world", "nope", cwd=tmp_path) == 2
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_stream_that_is_closed_does_not_change_the_exit_code(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    assert with_streams(close, *HOLDING, cwd=tmp_path) == 0
+
+
+@pytest.mark.parametrize(("words", "code"), [(FAILING, 1), (("scenarios",), 3)])
+def test_an_answer_that_cannot_be_written_is_an_error_unless_something_is_violated(
+    tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "harness", *words],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=LONGEST_S,
+        )
+    assert answer.returncode == code
+    assert answer.stderr.endswith("crashproof: the answer could not be written (No space left on device)\n")
+
+
+def test_a_directory_that_is_gone_is_no_violation(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    answer = subprocess.run(
+        ["/bin/sh", "-c", 'rmdir ../gone && exec "$@"', "sh", sys.executable, "-m", "harness", "scenarios"],
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": str(OWN.parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+    )
+    refused(answer, 3, "No such file or directory")
 
 
 def interruptible() -> None:
