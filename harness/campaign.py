@@ -31,7 +31,7 @@ from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, sim
 from harness.result import Missing, WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
-from harness.spread import Chunk, Spread
+from harness.spread import Chunk, Spread, SpreadError
 from harness.verdict import Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, NotBegunError, Options, World
 from scenarios import Scenario, ScenarioError, load
@@ -109,11 +109,30 @@ Progress = Callable[[int, int], None]
 
 def run_campaign(plan: Plan, world: str, spread: Spread, options: Options, progress: Progress) -> Part:
     """The campaign in one world, by `spread` where a world can be spread. Raises `CrashproofError` when the world
-    cannot be set up."""
+    cannot be set up, or when it fails and nothing was found until then."""
     if WORLDS[world].spreads:
         return run_simulation(plan, spread, progress)
-    with WORLDS[world].open(options) as running:
-        return run_world(plan, world, running, progress)
+    part: Part | None = None
+    try:
+        with WORLDS[world].open(options) as running:
+            part = run_world(plan, world, running, progress)
+    except KeyboardInterrupt:
+        # A second one is heeded at once.
+        if part is None or part.interrupted:
+            raise
+        part.interrupted = True
+        part.inconclusive.append(f"the world {world} was interrupted while it ended")
+    except Exception as error:
+        if part is None or not part.found:
+            raise
+        part.inconclusive.append(_broken_off(world, error))
+        part.traceback = format_exc()
+    return part
+
+
+def _broken_off(world: str, error: Exception) -> str:
+    told = isinstance(error, (CrashproofError, ScenarioError, ScheduleError, SpreadError))
+    return f"the world {world} was broken off: {error if told else f'{type(error).__name__}: {error}'}"
 
 
 def schedule_at(
@@ -233,6 +252,7 @@ class Total:
         self._unsaid = 0
         self._traceback = ""
         self._interrupted = False
+        self._error = ""
         self._started = time.monotonic()
 
     def add(self, part: Part) -> None:
@@ -248,12 +268,18 @@ class Total:
         self._progress(self._met.result.schedules, len(self.found))
 
     @contextmanager
-    def until_interrupted(self) -> Iterator[None]:
-        """A block that an interrupt ends and nothing more, so that what was found so far is told."""
+    def until_broken_off(self) -> Iterator[None]:
+        """A block that an interrupt ends and nothing more, and so does an error where something was found, so that this
+        is told."""
         try:
             yield
         except KeyboardInterrupt:
             self._interrupted = True
+        except Exception as error:
+            if not self.found:
+                raise
+            self._error = _broken_off(self._world, error)
+            self._traceback = format_exc()
 
     @property
     def failed(self) -> bool:
@@ -291,6 +317,8 @@ class Total:
             result.missing = self.missing()
         if self._unsaid:
             self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
+        if self._error:
+            self.inconclusive.append(self._error)
         return Part(result, self.found, self.inconclusive, self._traceback, self._interrupted)
 
 
@@ -304,7 +332,7 @@ def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
     rounds = [chunks_of(plan)]
     if plan.whole:
         rounds += [_one_chunk_more(plan, number) for number in range(MORE_ROUNDS)]
-    with total.until_interrupted():
+    with total.until_broken_off():
         for number, chunks in enumerate(rounds):
             if number and (total.enough or not total.missing()):
                 break
@@ -360,7 +388,7 @@ def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
     """
     total = Total(plan, name, progress)
     killed = world.killed
-    with total.until_interrupted(), closing(_parts(plan, name, world, total)) as parts:
+    with total.until_broken_off(), closing(_parts(plan, name, world, total)) as parts:
         for index, part in parts:
             total.add(part)
             if part.traceback or total.failed or (world.slots == 1 and index >= 0 and total.enough):

@@ -111,8 +111,20 @@ def _execute(campaign: Campaign) -> Result:
                 f"the world {world} was not run, because it has none of the faults that were asked for"
             )
             continue
-        parts[world] = _run_world(replace(campaign, scenarios=scenarios), world, places)
-    _set_apart(campaign.out)
+        try:
+            parts[world] = _run_world(replace(campaign, scenarios=scenarios), world, places)
+        except KeyboardInterrupt:
+            # It was just starting. Those before it are told.
+            if not parts:
+                raise
+            reason = f"the world {world} was interrupted before it ran anything"
+            parts[world] = Part(WorldResult(), inconclusive=[reason], interrupted=True)
+    try:
+        _set_apart(campaign.out)
+    except OSError as error:
+        if not any(part.found for part in parts.values()):
+            raise
+        notes.append(f"failing schedules of earlier runs are among those of this one ({error.strerror})")
     details: list[Failure] = []
     interrupted = any(part.interrupted for part in parts.values())
     for part in parts.values():
@@ -124,10 +136,11 @@ def _execute(campaign: Campaign) -> Result:
                 except KeyboardInterrupt:
                     interrupted = True
                     notes.append("making the failing schedules small was interrupted")
-                except OSError as error:
-                    # Stores in real files need room. What was found is told as it was found.
+                except Exception as error:  # noqa: BLE001 - such as that stores in real files need room
+                    # What was found is told as it was found.
                     notes.append(
-                        f"a failing schedule of {found.schedule.scenario} was not made small: {error}"
+                        f"a failing schedule of {found.schedule.scenario} was not made small: "
+                        f"{_why(error, campaign.out)}"
                     )
             details.append(_failure(campaign, found, reduced or as_found(found, campaign.mutant), number))
     result = _result(campaign, parts, details, notes, time.monotonic() - started, places)
@@ -135,12 +148,17 @@ def _execute(campaign: Campaign) -> Result:
     for name, write in REPORTS.items():
         try:
             write(result, campaign.out / name)
-        except OSError as error:
+        except Exception as error:
             # A violation that was found is told and ends with its exit code, whatever becomes of the files about it.
             if not details:
                 raise
-            result.reasons.append(f"{name} could not be written ({error.strerror})")
+            result.reasons.append(f"{name} could not be written ({_why(error, campaign.out)})")
     return result
+
+
+def _why(error: Exception, out: Path) -> str:
+    """What stood in the way of telling more of a violation."""
+    return error.strerror or str(error) if isinstance(error, OSError) else message(error, out)
 
 
 def write_small(found: Found, mutant: str | None, file: Path) -> str:
@@ -325,7 +343,10 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
         why = error.strerror if isinstance(error, OSError) else error
         note = f"{note} The schedule could not be written to {file} ({why}).".strip()
     if found.logs:
-        Path(found.logs).rename(file.with_suffix(".logs"))
+        try:
+            Path(found.logs).rename(file.with_suffix(".logs"))
+        except OSError as error:
+            note = f"{note} Its logs stay in {found.logs} ({error.strerror}).".strip()
     words = [*INVOCATION, "replay", str(file), *world_option(world)]
     if campaign.mutant is not None:
         words += ["--mutant", campaign.mutant]

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -37,7 +39,8 @@ from harness.met import _stores as met_of_stores
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
 from harness.schedule import Input, Runtime, Schedule, Step, config_of
-from harness.spread.processes import over
+from harness.spread import Chunk, SpreadError
+from harness.spread.processes import Alone, over
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, NotBegunError
 from harness.worlds.sim.world import SimWorld
@@ -260,6 +263,40 @@ def test_an_interrupted_campaign_tells_what_it_has_found_until_then() -> None:
     assert part.interrupted
     assert part.inconclusive == ["the world local was interrupted"]
     assert part.result.schedules == 4
+
+
+class Failing(Recorded):
+    """A world that fails in a way that nobody has foreseen, at the fourth schedule."""
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        if len(self.asked) == 3:
+            raise RuntimeError("out of luck")
+        return super().run(scenario, schedule, mutant)
+
+
+def test_what_was_found_before_an_error_is_told_with_it() -> None:
+    plan = Plan(("balances",), 1, 9, mutant="positions-not-in-the-transaction", max_failures=9)
+    part = run_world(plan, "local", Failing(), quiet)
+    assert part.found
+    assert part.inconclusive == ["the world local was broken off: RuntimeError: out of luck"]
+    assert "RuntimeError: out of luck" in part.traceback
+
+
+def test_an_error_before_anything_was_found_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="out of luck"):
+        run_world(Plan(("balances",), 1, 9), "local", Failing(), quiet)
+
+
+def test_what_was_found_before_a_process_of_the_campaign_died_is_told() -> None:
+    class Dying(Alone):
+        def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
+            yield from super().parts(plan, islice(chunks, 1))
+            raise SpreadError("a process is gone")
+
+    plan = Plan(("balances",), seed=0, mutant="stores-commit-before-kafka", max_failures=100)
+    part = run_simulation(plan, Dying(), quiet)
+    assert part.found
+    assert part.inconclusive == ["the world sim was broken off: a process is gone"]
 
 
 # -- what was met ---------------------------------------------------------------------------------------------

@@ -503,6 +503,20 @@ def test_a_violation_is_told_also_where_nothing_can_be_written(tmp_path: Path) -
     assert "The schedule could not be written to" in ran.stdout
 
 
+def test_a_violation_is_told_also_where_the_directory_of_the_reports_is_taken_away(own: Path) -> None:
+    source = OWN.read_text().replace("or 0) + 1", "or 0) + 2")
+    spoilt = source.replace(
+        'points = state["points"]',
+        'shutil.rmtree("out", ignore_errors=True)\n        points = state["points"]',
+    )
+    (own / "mine.py").write_text(spoilt.replace("from functools", "import shutil\nfrom functools"))
+    answer = crashproof(
+        "run", "mine.py", "--world", "sim", "--jobs", "1", "--schedules", "3", "--out", "out", cwd=own
+    )
+    assert answer.returncode == 1, answer.stderr
+    assert "Violated: mine.py broke the specification" in answer.stdout
+
+
 def test_a_violation_is_told_also_on_a_terminal_that_knows_ascii_alone(tmp_path: Path) -> None:
     answer = crashproof(
         *("run", "balances", "--world", "sim", "--jobs", "1", "--schedules", "3"),

@@ -11,6 +11,7 @@ import pytest
 
 import harness.worlds
 from harness.campaign import Plan, run_campaign
+from harness.cli.run import Campaign, execute
 from harness.faults import FAULTS, Capability, possible
 from harness.generate import generate
 from harness.history import History, Injected, Skipped
@@ -23,7 +24,7 @@ from harness.worlds import SIMULATION, WORLDS, Options, WorldKind
 from harness.worlds.local.world import LocalRun
 from harness.worlds.run import Run
 from harness.worlds.sim.run import SimRun
-from harness.worlds.sim.world import run_of
+from harness.worlds.sim.world import SimWorld, run_of
 from scenarios import Scenario, load
 from scenarios.balances import SCENARIO
 from store.errors import CrashproofError
@@ -180,3 +181,57 @@ def test_every_world_is_given_schedules_by_members_of_a_group_and_threads_that_a
     assert {schedule.replaced for schedule in members} == {True, False}
     assert not any(schedule.replaced for schedule in drawn if schedule not in members)
     assert not any("num.stream.threads" in schedule.settings for schedule in drawn if schedule not in members)
+
+
+class Ending(Tiny):
+    """A world that raises something when it begins, or when it ends."""
+
+    def __init__(self, error: BaseException, *, at_once: bool = False) -> None:
+        super().__init__()
+        self._error = error
+        self._at_once = at_once
+
+    @contextmanager
+    def _opened(self, options: Options) -> Iterator[Tiny]:
+        if self._at_once:
+            raise self._error
+        with super()._opened(options):
+            yield self
+        raise self._error
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        return SimWorld().run(scenario, schedule, mutant)
+
+
+FAILING = "positions-not-in-the-transaction"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("stuck"), "the world tiny was broken off: RuntimeError: stuck"),
+        (KeyboardInterrupt(), "the world tiny was interrupted while it ended"),
+    ],
+)
+def test_what_was_found_in_a_world_that_does_not_end_in_order_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
+) -> None:
+    monkeypatch.setitem(WORLDS, "tiny", Ending(error).kind)
+    part = run_campaign(campaign(mutant=FAILING), "tiny", over(1), Options(), lambda *_: None)
+    assert part.found
+    assert part.inconclusive == [reason]
+    assert part.interrupted == isinstance(error, KeyboardInterrupt)
+
+
+def test_an_interrupt_while_a_later_world_begins_costs_nothing_of_those_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(WORLDS, "tiny", Tiny().kind)
+    monkeypatch.setitem(WORLDS, "later", Ending(KeyboardInterrupt(), at_once=True).kind)
+    result = execute(
+        Campaign(("balances",), ("tiny", "later"), 4, None, 0, 1, None, tmp_path / "out", None, 1, Options())
+    )
+    assert (result.interrupted, result.verdict) == (True, Outcome.INCONCLUSIVE)
+    assert result.worlds["tiny"].schedules == 4
+    assert "the world later was interrupted before it ran anything" in result.reasons
+    assert (tmp_path / "out" / "report.html").exists()
