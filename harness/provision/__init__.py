@@ -4,7 +4,7 @@ from harness.provision.cache import cache_directory
 from harness.provision.doctor import Finding, doctor
 from harness.provision.errors import ChecksumError, ProvisionError
 from harness.provision.jars import broker_classpath, broker_jars, spark_jars, write_lock
-from harness.provision.java import Java, java, spark_environment
+from harness.provision.java import Java, java, java_environment, spark_environment
 
 __all__ = [
     "ChecksumError",
@@ -16,6 +16,7 @@ __all__ = [
     "cache_directory",
     "doctor",
     "java",
+    "java_environment",
     "spark_environment",
     "spark_jars",
     "write_lock",

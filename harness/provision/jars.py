@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.provision.cache import cache_directory
 from harness.provision.errors import ChecksumError, ProvisionError
-from harness.provision.java import java
+from harness.provision.java import java, java_environment
 from harness.provision.truststore import write_truststore
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
@@ -271,7 +271,13 @@ def _resolve(
 def _run(command: list[str], log: IO[bytes], downloads: Path, expected: int | None, deadline: float) -> int:
     with (
         _progress(expected) as show,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(
+            command,
+            env={**os.environ, **java_environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        ) as process,
     ):
         try:
             while True:

@@ -163,6 +163,12 @@ def _wrapper(executable: Path, cache: Path) -> Path:
     return home
 
 
+def java_environment() -> dict[str, str]:
+    """Environment variables with which Java finds files whatever they are called: under the locale `C` it knows none
+    whose path has other than English letters. Python does that for itself."""
+    return {"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {}
+
+
 def spark_environment() -> dict[str, str]:
     """Environment variables with which PySpark starts the Java found here, on loopback."""
     found = java()
@@ -171,4 +177,5 @@ def spark_environment() -> dict[str, str]:
         "JAVA_HOME": str(found.home),
         "PATH": f"{found.home / 'bin'}{os.pathsep}{path}",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        **java_environment(),
     }

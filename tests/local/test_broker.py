@@ -160,6 +160,19 @@ def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.
         assert "cluster.id=-" in (broker.directory / "data" / "meta.properties").read_text()
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize("name", ["a, b", "ärö"])
+def test_nothing_is_written_elsewhere_whatever_its_directory_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, locale: str
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    monkeypatch.chdir(tmp_path)
+    with LocalBroker(directory=tmp_path / name) as broker:
+        assert (broker.directory / "data" / "meta.properties").is_file()
+        assert list(tmp_path.iterdir()) == [tmp_path / name]
+    assert list((tmp_path / name).iterdir()) == []
+
+
 def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> None:
     broker = LocalBroker(directory=tmp_path)
     broker.start()

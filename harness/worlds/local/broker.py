@@ -8,6 +8,7 @@ when a port is open.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -24,7 +25,7 @@ from typing import Self
 
 import psutil
 
-from harness.provision import broker_classpath, java
+from harness.provision import broker_classpath, java, java_environment
 from harness.provision.errors import ProvisionError
 from harness.worlds.local.guard import watch
 from harness.worlds.real.kafka import JVM, LOGGING, SETTINGS
@@ -209,16 +210,20 @@ class LocalBroker:
             "listeners": f"PLAINTEXT://{_ADDRESS}:{self._port},CONTROLLER://{_ADDRESS}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{_ADDRESS}:{self._port}",
             "controller.quorum.voters": f"1@{_ADDRESS}:{controller}",
-            "log.dirs": self._directory / "data",
+            # Of its working directory: as Java reads this file, a path may have no comma and Latin letters alone.
+            "log.dirs": "data",
         }
         self._configure(_SESSION_MS)
         (self._directory / "log4j2.properties").write_text(LOGGING)
-        (self._directory / "classpath").write_text(f'-cp "{classpath}"\n')
+        escaped = classpath.replace("\\", "\\\\").replace('"', '\\"')
+        (self._directory / "classpath").write_text(f'-cp "{escaped}"\n')
         self._command = [
             str(found.executable),
             *JVM,
-            f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",
-            f"@{self._directory / 'classpath'}",
+            "-Dlog4j2.configurationFile=log4j2.properties",
+            # By this the guard knows the process.
+            f"-Dcrashproof.directory={self._directory}",
+            "@classpath",
         ]
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         # Joined, because an id may begin with a dash.
@@ -293,8 +298,10 @@ class LocalBroker:
             self._process = subprocess.Popen(
                 [
                     *("/bin/sh", "-c", note_then_run, "sh", str(self.directory)),
-                    *(*self._command, *command, str(self.directory / "server.properties")),
+                    *(*self._command, *command, "server.properties"),
                 ],
+                cwd=self.directory,
+                env={**os.environ, **java_environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
