@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -262,10 +263,15 @@ def _resolve(
     lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip(". \t")]
     raise ProvisionError(
         "The jars of Kafka could not be fetched. The end of what Ivy said:\n"
-        + "\n".join(f"  {line.strip()}" for line in lines[-15:]),
+        + "\n".join(f"  {_without_passwords(line.strip())}" for line in lines[-15:]),
         "Check the network and run the same command again. Where Maven repositories are reached through a\n"
         "mirror, name an Ivy settings file in CRASHPROOF_IVY_SETTINGS.",
     )
+
+
+def _without_passwords(line: str) -> str:
+    """The address of a mirror may have one in it, and the output of a command is often kept for many to read."""
+    return re.sub(r"(?<=://)[^/\s]*@", "...@", line)
 
 
 def _run(command: list[str], log: IO[bytes], downloads: Path, expected: int | None, deadline: float) -> int:

@@ -36,7 +36,7 @@ def ivy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         + f"""
 case "$*" in *-retrieve*) ;; *) exit 0 ;; esac
 echo run >> {runs}
-[ -e {tmp_path}/offline ] && echo "no route to the repository" && exit 1
+[ -e {tmp_path}/offline ] && cat {tmp_path}/offline && echo "no route to the repository" && exit 1
 while [ "$1" != -retrieve ]; do shift; done
 to=${{2%%/\\[conf\\]*}}
 mkdir -p "$to/broker" "$to/spark"
@@ -112,6 +112,15 @@ def test_without_a_network_the_error_has_what_ivy_said(ivy: Path) -> None:
     with pytest.raises(ProvisionError, match="no route to the repository") as caught:
         broker_jars()
     assert "CRASHPROOF_IVY_SETTINGS" in caught.value.remedy
+
+
+def test_the_error_has_no_password_of_a_mirror(ivy: Path) -> None:
+    (ivy.parent / "offline").write_text("tried https://bob:p@ss:w0rd@mirror.example/maven2/org")
+    with pytest.raises(
+        ProvisionError, match=re.escape("tried https://...@mirror.example/maven2/org")
+    ) as caught:
+        broker_jars()
+    assert "w0rd" not in str(caught.value)
 
 
 def test_a_lock_that_names_more_than_ivy_brings_is_an_error(ivy: Path) -> None:
