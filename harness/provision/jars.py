@@ -31,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.provision.cache import cache_directory
 from harness.provision.errors import ChecksumError, ProvisionError
 from harness.provision.java import java, java_environment
+from harness.provision.proxy import proxy_options
 from harness.provision.truststore import write_truststore
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
@@ -245,6 +246,12 @@ def _resolve(
     settings = os.environ.get("CRASHPROOF_IVY_SETTINGS")
     if settings:
         arguments += ["-settings", settings]
+    if through := proxy_options():
+        # In a file that nobody else may read: everybody sees the arguments of a process.
+        options = scratch / "proxy"
+        options.touch(mode=0o600)
+        options.write_text("".join(f'"{option}"\n' for option in through))
+        arguments.insert(0, f"@{options}")
     trust: list[str] = []
     deadline = time.monotonic() + FETCH_SECONDS
     output = scratch / "ivy.log"
