@@ -157,7 +157,7 @@ MUTANTS = (
         (
             Edit(
                 "store.state.segments:SegmentedReads._stream_time",
-                "max(committed, store._written_time if cached else store._stream_time)",
+                "max(committed, view.stream_time if isinstance(view, _SnapshotAt) else store._time_there())",
                 "committed",
             ),
         ),

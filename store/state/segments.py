@@ -27,7 +27,7 @@ from threading import RLock
 from typing import TypeVar, cast
 
 from store.clock import Sparingly
-from store.engine.protocol import Engine, Family, KeyRange, Pairs, View, Write
+from store.engine.protocol import Engine, Family, KeyRange, Pairs, Snapshot, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
@@ -148,6 +148,16 @@ class Expiry:
             self._context.metrics.dropped()
 
 
+class _SnapshotAt:
+    """A snapshot of rows that were written without transactions, with the stream time that they had."""
+
+    def __init__(self, snapshot: Snapshot, stream_time: int) -> None:
+        self.stream_time = stream_time
+        self.get = snapshot.get
+        self.scan = snapshot.scan
+        self.close = snapshot.close
+
+
 class SegmentedStore(EngineStore):
     """A store whose rows have a time and expire, see `EngineStore`."""
 
@@ -188,10 +198,13 @@ class SegmentedStore(EngineStore):
         self._expiry = Expiry(context, retention_ms)
         self._lock = RLock()
         """Held while the rows and the stream time of several writes change one after the other, by a discard or a
-        restored batch, and while a reader of uncommitted writes looks at both."""
+        restored batch, and while a reader of uncommitted writes looks at both. Without transactions also while a row
+        comes to the engine, and while a reader of what is there takes its snapshot."""
         super().__init__(context, to_record=to_record, cached=cached)
+        self._at_once = not self.transactional() and not isinstance(self._rows, CachingLayer)
+        """Whether each row is in the engine before the put of it returns."""
         if isinstance(self._rows, CachingLayer) and not self.transactional():
-            self._rows.tell(self._note_written)
+            self._rows.tell(self._note_written, self._lock)
 
     # -- for the store types ------------------------------------------------------------------------------
 
@@ -207,8 +220,14 @@ class SegmentedStore(EngineStore):
         if not self._interval_kept and not self.transactional():
             self._note_interval()
         self._changes += 1
-        self._rows.put(segment_prefix(segment) + binary_key, value)
-        self._observe(time)
+        row = segment_prefix(segment) + binary_key
+        if self._at_once:
+            with self._lock:
+                self._rows.put(row, value)
+                self._observe(time)
+        else:
+            self._rows.put(row, value)
+            self._observe(time)
         return True
 
     def _row_value(self, record: Record) -> bytes | None:
@@ -243,6 +262,12 @@ class SegmentedStore(EngineStore):
         self._interval_kept = True
         self._committed_time = self._written_time = self._stream_time
         self._lowest_kept = self._lowest_segment
+
+    def snapshot(self) -> Snapshot:
+        if self.transactional():
+            return super().snapshot()
+        with self._lock:
+            return _SnapshotAt(super().snapshot(), self._time_there())
 
     def discard(self) -> None:
         with self._lock:
@@ -303,6 +328,11 @@ class SegmentedStore(EngineStore):
         # One that another process writes to goes on without a word, and may have been rebuilt.
         reached = self._time_of_rows(view) if self._context.followed else self._opened_at
         return reached if time is None else max(time, reached)
+
+    def _time_there(self) -> int:
+        """Without transactions: the stream time of the rows that are in the engine; of those that a cache holds back
+        not yet."""
+        return self._stream_time if self._at_once else self._written_time
 
     def _note_interval(self) -> None:
         """Before rows that come without a commit: what is in no segment of that length is another type's."""
@@ -463,12 +493,12 @@ class SegmentedReads:
         store = self._store
         if not isinstance(reads, CommittedReads):
             return store._stream_time
-        committed = store._stream_time_in(reads.view)
+        view = reads.view
+        committed = store._stream_time_in(view)
         if store.transactional():
             return committed
-        # The engine has rows whose stream time is only written with the next commit; not yet those of a cache.
-        cached = isinstance(store._rows, CachingLayer)
-        return max(committed, store._written_time if cached else store._stream_time)
+        # The engine has rows whose stream time is only written with the next commit.
+        return max(committed, view.stream_time if isinstance(view, _SnapshotAt) else store._time_there())
 
 
 def greatest_with_suffix(key: bytes, suffix: bytes) -> bytes:

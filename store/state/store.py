@@ -39,9 +39,10 @@ class Reads(Protocol):
 class CommittedReads:
     """What the engine holds, whatever the transaction and the cache: READ_COMMITTED."""
 
-    def __init__(self, engine: Engine, view: View | None = None) -> None:
-        """`view` is a snapshot of `engine`, where several reads must belong to one commit."""
+    def __init__(self, engine: Engine, snapshot: Callable[[], Snapshot], view: View | None = None) -> None:
+        """`view` is a snapshot, such as `snapshot` makes, where several reads must belong to one commit."""
         self._engine = engine
+        self._snapshot = snapshot
         self.view: View = view or engine
 
     def get(self, key: bytes) -> bytes | None:
@@ -59,9 +60,9 @@ class CommittedReads:
         if self.view is not self._engine:
             yield self
             return
-        snapshot = self._engine.snapshot()
+        snapshot = self._snapshot()
         try:
-            yield CommittedReads(self._engine, snapshot)
+            yield CommittedReads(self._engine, self._snapshot, snapshot)
         finally:
             snapshot.close()
 
@@ -149,7 +150,7 @@ class EngineStore(StateStore):
     def _reads_at(self, isolation: IsolationLevel, snapshot: View | None = None) -> Reads:
         """What `view` of the type reads; `snapshot` is one of this store, for READ_COMMITTED."""
         if isolation is IsolationLevel.READ_COMMITTED:
-            return CommittedReads(self._engine, snapshot)
+            return CommittedReads(self._engine, self.snapshot, snapshot)
         return self._rows
 
     def _require_open(self) -> None:

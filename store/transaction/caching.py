@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from itertools import islice
 from threading import Lock
@@ -78,13 +79,14 @@ class CachingLayer:
         """Hold at most so many bytes from now on. What is too much leaves before the next row that is held back."""
         self._max_bytes = max_bytes
 
-    def tell(self, passed: Callable[[bytes], None]) -> None:
-        """Have `passed` called with the key of each row that was passed on."""
+    def tell(self, passed: Callable[[bytes], None], lock: AbstractContextManager[object]) -> None:
+        """Have `passed` called with the key of each row that was passed on, with the lock held from before that."""
         pass_on = self._pass_on
 
         def told(key: bytes, value: bytes | None, time: int | None) -> None:
-            pass_on(key, value, time)
-            passed(key)
+            with lock:
+                pass_on(key, value, time)
+                passed(key)
 
         self._pass_on = told
 

@@ -631,6 +631,76 @@ def test_a_read_beside_a_discard_has_what_was_there_before_it_or_after(
     assert found in ([[200]], [[10_000]])
 
 
+@pytest.mark.parametrize("cache_max_bytes", [0, 1000])
+@pytest.mark.parametrize("within", ["the snapshot", "the write"])
+def test_a_committed_read_without_transactions_has_rows_and_stream_time_of_one_moment(
+    store_type: Any, monkeypatch: pytest.MonkeyPatch, within: str, cache_max_bytes: int
+) -> None:
+    """A row of time 240 has that of 101 expire: one of them is there, not both, and not none."""
+    engine = MemoryEngine()
+    store = store_type(context_over(engine, mechanism=None, cache_max_bytes=cache_max_bytes))
+    for time in (101, 200):
+        store.write(time)
+    store.commit()
+    found: list[list[int]] = []
+    others: list[Thread] = []
+    snapshot, write = engine.snapshot, engine.write
+
+    def put() -> None:
+        store.write(240)
+        store.flush_cache()
+
+    def read() -> None:
+        found.append(store.times(COMMITTED))
+
+    def meanwhile(work: Callable[[], None]) -> None:
+        if not others:
+            others.append(Thread(target=work))
+            others[-1].start()
+            # It may have to wait for what this thread is at.
+            others[-1].join(0.3)
+
+    def snapshot_before() -> Snapshot:
+        taken = snapshot()
+        meanwhile(put)
+        return taken
+
+    def write_before(*rows: Any, **how: Any) -> None:
+        write(*rows, **how)
+        meanwhile(read)
+
+    if within == "the snapshot":
+        monkeypatch.setattr(engine, "snapshot", snapshot_before)
+        read()
+    else:
+        monkeypatch.setattr(engine, "write", write_before)
+        put()
+    for other in others:
+        other.join()
+    assert len(others) == 1
+    assert found in ([[101, 200]], [[200, 240]])
+
+
+@pytest.mark.parametrize("cache_max_bytes", [0, 1000])
+def test_a_view_of_a_snapshot_without_transactions_reads_its_data_at_its_stream_time(
+    open_engine: OpenEngine, store_type: Any, cache_max_bytes: int
+) -> None:
+    store = store_type(context_over(open_engine, mechanism=None, cache_max_bytes=cache_max_bytes))
+    store.write(200)
+    store.commit()
+    snapshot = store.snapshot()
+    store.write(10_000)
+    store.flush_cache()
+    view = store.view(COMMITTED, snapshot)
+    found = view.all() if store_type is Windows else view.fetch_range(None, None)
+    assert [key.window.end for key, _ in found] == [200]
+    one = view.fetch(b"k", 200) if store_type is Windows else view.fetch_session(b"k", 0, 200)
+    assert one == b"v"
+    snapshot.close()
+    assert store.times(COMMITTED) == [10_000]
+    store.close()
+
+
 def test_a_read_beside_a_restore_has_no_expired_rows_too_few(
     store_type: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
