@@ -326,7 +326,9 @@ MUTANTS = (
         "A processor that reads a table finds what was written, without what is held back.",
         (
             Edit(
-                "store.streams.dsl.processors:_Shared.__getattr__", "            table.write_through()\n", ""
+                "store.streams.dsl.processors:SharedStore.__getattr__",
+                "            table.write_through()\n",
+                "",
             ),
         ),
     ),

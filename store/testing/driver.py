@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from store.config import StreamsConfig
 from store.errors import ProtocolError, RecordFailedError, end_after
@@ -32,7 +32,9 @@ from store.serdes import BytesSerde, Serde
 from store.state.windowed import LATEST
 from store.streams.application import Application
 from store.streams.context import ProcessorStore
+from store.streams.dsl.graph import BoundGraph
 from store.streams.dsl.operators import unread
+from store.streams.dsl.processors import WRITES, SharedStore
 from store.streams.dsl.stores import check_serdes
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
@@ -42,6 +44,8 @@ from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
 from store.testing.memory_storage import MemoryStorage
 from store.types import Headers, IsolationLevel, Record, TopicPartition, checked_headers
+
+T = TypeVar("T")
 
 _FOR_EVER_MS = 10**12
 _READ_AT_ONCE = 1_000
@@ -351,7 +355,8 @@ class TestDriver:
     def get_store(self, name: str, partition: int = 0) -> Any:
         """A store as a processor sees it, uncommitted writes and what caches hold back included.
 
-        Raises `ProtocolError` for a name that the application does not have.
+        What is written to it leads to no output, and is committed as what `pipe_input` leads to is. Global stores are
+        read alone. Raises `ProtocolError` for a name that the application does not have.
         """
         self._require_open()
         for replicas in self._replicas:
@@ -359,11 +364,18 @@ class TestDriver:
                 return replicas.global_stores[name].view()
         for task in self._tasks:
             if task.partition == partition and name in task.stores:
-                return _as_seen(task, name)
+                return _StoreAtHand(_as_seen(task, name), partial(self._write, task))
         known = [name for task in self._tasks for name in task.stores]
         raise ProtocolError(
             f"the application has no store {name!r}; it has {', '.join(dict.fromkeys(known)) or 'none'}"
         )
+
+    def _write(self, task: Task, write: Callable[[], T]) -> T:
+        self._require_open()
+        written = task.between_records(write)
+        if self._auto_commit:
+            self.commit()
+        return written
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -399,13 +411,30 @@ class TestDriver:
         self.close()
 
 
+class _StoreAtHand:
+    """A store that a test reads, and writes to between records."""
+
+    def __init__(self, store: Any, write: Callable[[Callable[[], Any]], Any]) -> None:
+        self._store = store
+        self._write = write
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._store, method)
+        if not method.startswith(WRITES):
+            return found
+        return lambda *args, **kwargs: self._write(partial(found, *args, **kwargs))
+
+    def __dir__(self) -> list[str]:
+        return dir(self._store)
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+
 def _as_seen(task: Task, name: str) -> Any:
-    processing = task.processing
-    tables = getattr(processing, "tables", {})
-    if name in tables:
-        tables[name].write_through()
-    store = task.stores[name]
-    return ProcessorStore(store, lambda _: None)
+    store = ProcessorStore(task.stores[name], lambda _: None)
+    graph = task.processing
+    return SharedStore(store, graph, name, "TestDriver") if isinstance(graph, BoundGraph) else store
 
 
 def _read(record: Record, serdes: tuple[Serde[Any], Serde[Any]]) -> OutputRecord:

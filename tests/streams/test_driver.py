@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from store.errors import ProtocolError
+from store.serdes import JsonSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
@@ -219,3 +222,59 @@ def test_headers_that_are_none_are_refused_before_anything_is_written() -> None:
         with pytest.raises(ValueError, match="from 0 to"):
             running.pipe_input("in", b"k", b"1", 1 << 63)
         assert not list(running.log.records("in"))
+
+
+@GUARANTEES
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["without a cache", "with a cache"])
+def test_a_table_goes_on_with_what_a_test_has_written_to_its_store(
+    config: dict[str, object], guarantee: str
+) -> None:
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in").group_by_key().reduce(int.__add__, materialized="sums").to_stream().to("out")
+
+    with driver(build, config | {"processing.guarantee": guarantee}) as running:
+        sums = running.get_store("sums")
+        sums.put("a", ValueAndTimestamp(10, 3))
+        pipe(running, [("in", "a", 1, 5)])
+        sums.put("a", ValueAndTimestamp(100, 6))
+        assert output(running) == [("a", 11, 5)]
+        pipe(running, [("in", "a", 2, 7)])
+        assert output(running) == [("a", 102, 7)]
+        assert sums.get("a") == (102, 7)
+        running.crash()
+        assert running.get_store("sums").get("a") == (102, 7)
+
+
+@GUARANTEES
+def test_a_processor_finds_what_a_test_has_written_to_its_store(guarantee: str) -> None:
+    class Finding:
+        def init(self, context: FixedKeyContext) -> None:
+            self.context = context
+            self.names = context.store("names")
+
+        def process(self, record: StreamRecord) -> None:
+            self.context.forward(self.names.get(record.key))
+
+    def build(made: StreamsBuilder) -> None:
+        made.add_state_store(
+            key_value_store_builder(persistent_key_value_store("names"), StrSerde(), JsonSerde())
+        )
+        made.stream("in").process_values(Finding, "names").to("out")
+
+    with driver(build, {"processing.guarantee": guarantee}) as running:
+        names = running.get_store("names")
+        names.put_all([("a", "Ann"), ("b", "Bob")])
+        assert names.delete("b") == "Bob"
+        pipe(running, [("in", "a", 1, 5), ("in", "b", 1, 6)])
+        assert output(running) == [("a", "Ann", 5), ("b", None, 6)]
+
+
+def test_what_a_test_has_written_and_not_committed_a_crash_takes_back() -> None:
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in").group_by_key().reduce(int.__add__, materialized="sums").to_stream().to("out")
+
+    with driver(build, auto_commit=False) as running:
+        running.get_store("sums").put("a", ValueAndTimestamp(10, 3))
+        assert running.get_store("sums").get("a") == (10, 3)
+        running.crash()
+        assert running.get_store("sums").get("a") is None

@@ -23,7 +23,7 @@ from store.suppliers import Duration, milliseconds
 from store.types import Headers, checked_headers
 
 if TYPE_CHECKING:
-    from store.streams.dsl.graph import Forward, Place
+    from store.streams.dsl.graph import BoundGraph, Forward, Place
 
 __all__ = [
     "FixedKeyContext",
@@ -116,7 +116,7 @@ class _Context:
                 f"processor, as in process(…, {name!r}), also if it is a global one. It has "
                 f"{', '.join(self._place.vertex.stores) or 'none'}"
             )
-        return _Shared(self._task.store(name), self._place, name)
+        return SharedStore(self._task.store(name), self._place.graph, name, self._place.name)
 
     def _send(
         self, key: Any, value: Any, timestamp: int | None, headers: Headers | None, to: str | None
@@ -247,13 +247,14 @@ class TransformContext(_Context):
         return call
 
 
-class _Shared:
+class SharedStore:
     """A store that operators of the DSL may hold writes to back for: these are written before anything is read."""
 
-    def __init__(self, store: Any, place: Place, name: str) -> None:
+    def __init__(self, store: Any, graph: BoundGraph, name: str, operator: str) -> None:
+        """`operator`: who has it here."""
         self._store = store
-        self._graph = place.graph
-        self._operator = place.name
+        self._graph = graph
+        self._operator = operator
         self._name = name
 
     def __dir__(self) -> list[str]:
@@ -265,7 +266,7 @@ class _Shared:
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._store, method)
         reads = method.startswith(_READS)
-        if self._graph.only_reads and method.startswith(_WRITES):
+        if self._graph.only_reads and method.startswith(WRITES):
             return self._once_it_runs(method)
         table = self._graph.tables.get(self._name)
         if table is None or not callable(found) or (reads and not table.capacity):
@@ -296,7 +297,8 @@ class _Shared:
 
 
 _READS = ("get", "fetch", "range", "reverse", "all", "backward", "prefix", "find", "approximate", "position")
-_WRITES = ("put", "delete", "remove")
+WRITES = ("put", "delete", "remove")
+"""What the names of methods begin with that write to a store."""
 
 
 T = TypeVar("T")
