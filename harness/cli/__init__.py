@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from harness.cli.app import app
 from harness.cli.errors import exit_code, message
+from harness.cli.run import say
 from harness.verdict import EXIT_CODES, EXIT_INTERRUPTED, Outcome
 
 
@@ -84,5 +85,5 @@ def _end_workers() -> None:
 def _stop(message: str, code: int) -> None:
     if code == EXIT_INTERRUPTED:
         _end_workers()
-    sys.stderr.write(f"crashproof: {message}\n")
+    say(message)
     sys.exit(code)

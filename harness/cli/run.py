@@ -319,7 +319,7 @@ def _progress(world: str, total: int | None) -> Iterator[Report]:
 
 def say(line: str) -> None:
     """One line of progress, on standard error."""
-    sys.stderr.write(f"crashproof: {line}\n")
+    sys.stderr.write(f"crashproof: {text.visible(line)}\n")
     sys.stderr.flush()
 
 

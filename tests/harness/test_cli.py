@@ -680,6 +680,8 @@ def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:
     answer = crashproof("replay", "ansi.json", cwd=tmp_path)
     assert answer.returncode == 0
     assert "\x1b" not in answer.stdout
+    (tmp_path / "ansi.json").write_text('{"version": 2, "scenario": "\\u001b[2Jgone.py"}')
+    refused(called("replay", "ansi.json", cwd=tmp_path), 2, "its scenario \\u001b[2Jgone.py: No such file")
 
 
 @contextmanager
