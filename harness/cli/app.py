@@ -22,7 +22,7 @@ from rich.text import Text
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
 from harness.campaign import Found, default_jobs
-from harness.cli.errors import EXIT_FAILED, Told, scenario_code
+from harness.cli.errors import EXIT_FAILED, Told, scenario_code, why
 from harness.cli.listings import (
     Listing,
     fault_list,
@@ -219,10 +219,6 @@ def _faults(names: Iterable[str], scenarios: tuple[str, ...], worlds: tuple[str,
     return asked
 
 
-def _error(message: str) -> None:
-    sys.stderr.write(f"crashproof: {message}\n")
-
-
 class _Console(Console):
     """Standard output. rich would end the command with exit code 1 when a reader goes away."""
 
@@ -363,7 +359,7 @@ def run(
     chosen = _chosen(scenario)
     seconds = _duration(duration)
     if schedules is not None and seconds is not None:
-        _error("--schedules and --for exclude each other; give one of them")
+        say("--schedules and --for exclude each other; give one of them")
         raise typer.Exit(EXIT_USAGE)
     worlds = _worlds(world)
     master = _master(on, worlds, jobs)
@@ -506,10 +502,13 @@ def replay(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
-    if small is not None and not os.access(small.absolute().parent, os.W_OK):
-        raise typer.BadParameter(
-            f"{small.parent} is no directory that can be written to", param_hint="--small"
-        )
+    if small is not None:
+        if small.is_dir():
+            raise typer.BadParameter(f"{small} is a directory, name a file", param_hint="--small")
+        if not os.access(small.absolute().parent, os.W_OK):
+            raise typer.BadParameter(
+                f"{small.parent} is no directory that can be written to", param_hint="--small"
+            )
     schedule = load(file)
     with _answer_alone():
         schedule = located(schedule, file, scenario)
@@ -520,8 +519,15 @@ def replay(
     options = _options(port, brokers, worlds)
     for name in worlds:
         say(f"{name}: starting")
-        with _answer_alone():
-            verdicts[name], skipped[name] = replay_schedule(schedule, name, planted, str(file), options)
+        try:
+            with _answer_alone():
+                verdicts[name], skipped[name] = replay_schedule(schedule, name, planted, str(file), options)
+        except Exception as error:
+            # What another world has shown stays shown.
+            if not any(verdict.outcome is Outcome.VIOLATED for verdict in verdicts.values()):
+                raise
+            verdicts[name] = Verdict(Outcome.INCONCLUSIVE, (), f"it could not be run: {why(error)}")
+            skipped[name] = ()
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     outcome = next(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
@@ -532,7 +538,10 @@ def replay(
     if small is not None and failed is not None and failed.outcome is Outcome.VIOLATED:
         with _answer_alone():
             pinned = as_pinned(scenario_of(schedule), schedule)
-            said = write_small(Found(SIMULATION, pinned, failed), planted, small)
+            try:
+                said = write_small(Found(SIMULATION, pinned, failed), planted, small)
+            except Exception as error:  # noqa: BLE001 - that it fails is known all the same
+                said = f"It was not made small: {why(error)}"
     if json:
         answer = {
             "result": word[outcome],
@@ -541,6 +550,8 @@ def replay(
             "worlds": verdicts,
             "skipped": skipped,
         }
+        if said:
+            say(said)
         _print_json(answer, EXIT_CODES[outcome])
     else:
         lines = []

@@ -73,6 +73,11 @@ def message(error: Exception, directory: Path | None = None) -> str:
     return f"crashproof itself failed, so nothing is known: {' '.join(said.split())} ({where})"
 
 
+def why(error: Exception, directory: Path | None = None) -> str:
+    """What stood in the way of telling more of a violation; `directory` as for `message`."""
+    return error.strerror or str(error) if isinstance(error, OSError) else message(error, directory)
+
+
 def keep(text: str, directory: Path | None = None) -> str:
     """Write a traceback down, and say where it is."""
     try:

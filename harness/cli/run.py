@@ -43,7 +43,7 @@ from harness.campaign import (
     with_faults,
 )
 from harness.campaign import Progress as Report
-from harness.cli.errors import Told, exit_code, keep, message
+from harness.cli.errors import Told, exit_code, keep, message, why
 from harness.places import to_be_kept
 from harness.replay import WATCHDOG_SECONDS, scenario_of, simulate_within, tell
 from harness.result import Failure, Result, WorldResult
@@ -140,7 +140,7 @@ def _execute(campaign: Campaign) -> Result:
                     # What was found is told as it was found.
                     notes.append(
                         f"a failing schedule of {found.schedule.scenario} was not made small: "
-                        f"{_why(error, campaign.out)}"
+                        f"{why(error, campaign.out)}"
                     )
             details.append(_failure(campaign, found, reduced or as_found(found, campaign.mutant), number))
     result = _result(campaign, parts, details, notes, time.monotonic() - started, places)
@@ -152,13 +152,8 @@ def _execute(campaign: Campaign) -> Result:
             # A violation that was found is told and ends with its exit code, whatever becomes of the files about it.
             if not details:
                 raise
-            result.reasons.append(f"{name} could not be written ({_why(error, campaign.out)})")
+            result.reasons.append(f"{name} could not be written ({why(error, campaign.out)})")
     return result
-
-
-def _why(error: Exception, out: Path) -> str:
-    """What stood in the way of telling more of a violation."""
-    return error.strerror or str(error) if isinstance(error, OSError) else message(error, out)
 
 
 def write_small(found: Found, mutant: str | None, file: Path) -> str:

@@ -11,7 +11,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    chdir,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
+from dataclasses import replace
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -26,8 +34,9 @@ from harness.cli import main
 from harness.cli.errors import message
 from harness.faults import FAULTS
 from harness.schedule import decode
-from harness.worlds import WORLDS
+from harness.worlds import WORLDS, Options, World
 from scenarios import load_all
+from store.errors import UnreachableError
 from store.points import Point
 from tests.waiting import LONGEST_S, ended, until
 
@@ -295,8 +304,32 @@ def test_a_failing_schedule_is_made_small_afterwards(own: Path) -> None:
     assert answer.returncode == 1, answer.stderr
     assert "Written to kept/small.json: 0 steps and 3 records." in answer.stdout
     assert crashproof("replay", "kept/small.json", cwd=own).stdout.startswith("FAILED")
+    (own / "full.json").symlink_to("/dev/full")
+    full = crashproof("replay", "large.json", "--small", "full.json", cwd=own)
+    assert (full.returncode, full.stdout.split()[0]) == (1, "FAILED"), full.stderr
+    assert "It was not made small: No space left on device" in full.stdout
+    called_so = called("replay", "large.json", "--small", "kept", cwd=own)
+    refused(called_so, 2, "kept is a directory")
     nowhere = crashproof("replay", "large.json", "--small", "absent/small.json", cwd=own)
     assert (nowhere.returncode, "no directory" in nowhere.stderr) == (2, True), nowhere
+
+
+def test_a_replay_that_failed_is_told_also_where_a_later_world_cannot_run(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(_options: Options) -> AbstractContextManager[World]:
+        raise UnreachableError("nothing listens there")
+
+    monkeypatch.setitem(WORLDS, "local", replace(WORLDS["local"], open=unreachable))
+    (own / "wrong.py").write_text((own / "mine.py").read_text().replace("or 0) + 1", "or 0) + 2"))
+    (own / "one.json").write_text(
+        '{"version": 2, "scenario": "wrong.py",'
+        ' "input": [{"partition": 0, "key": "ann", "value": 1, "topic": "purchases"}]}'
+    )
+    answer = called("replay", "one.json", "--world", "all", cwd=own)
+    assert answer.returncode == 1, answer.stderr
+    assert answer.stdout.startswith("FAILED in sim: one.json")
+    assert "ERROR in local: one.json\n  it could not be run: nothing listens there\n" in answer.stdout
 
 
 def test_a_replay_of_what_goes_by_chance_does_not_say_that_it_is_fixed(own: Path) -> None:
