@@ -518,6 +518,15 @@ NOT_EVERY_TIME = (
 )
 
 
+IN_ANOTHER_WAY = (
+    "It is as it was found and was not made small, since it fails in another way in the simulation."
+)
+
+
+def _oracles(verdict: Verdict) -> set[str]:
+    return {finding.oracle for finding in verdict.findings}
+
+
 def as_found(found: Found, mutant: str | None) -> Reduced:
     """A failing schedule that stays as it is."""
     original = msgspec.structs.replace(found.schedule, mutant=mutant)
@@ -525,8 +534,8 @@ def as_found(found: Found, mutant: str | None) -> Reduced:
 
 
 def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = lambda _: None) -> Reduced:
-    """Make a failing schedule small, in the simulation. One that fails on real systems alone, or does not end, stays
-    as it is, and so does one that is another one each time that it is run.
+    """Make a failing schedule small, in the simulation. One that fails on real systems alone, or in another way there,
+    or does not end, stays as it is, and so does one that is another one each time that it is run.
 
     `progress` is called with how often a schedule was run so far. The reduced schedule carries the name of the mutant
     it was found with, as a note.
@@ -540,6 +549,8 @@ def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = l
     # One that does not end would take that long each time it is tried.
     if verdict.outcome is not Outcome.VIOLATED or not history.events:
         return as_found(found, mutant)
+    if found.world != SIMULATION and not _oracles(verdict) & _oracles(found.verdict):
+        return msgspec.structs.replace(as_found(found, mutant), note=IN_ANOTHER_WAY)
     again, _ = simulate_within(WATCHDOG_SECONDS, scenario, found.schedule, mutant)
     if not _alike(original, history, again):
         return as_it_is
@@ -561,7 +572,7 @@ def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = l
         seen += len(history.events)
         runs += 1
         progress(runs)
-        by = {finding.oracle for finding in verdict.findings}
+        by = _oracles(verdict)
         if verdict.outcome is not Outcome.VIOLATED or not history.events or (oracles and not by & oracles):
             return False
         smallest, oracles = history, oracles or by
@@ -569,7 +580,7 @@ def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = l
 
     start = _without_faults(found.schedule, scenario, fails)
     if start is found.schedule:
-        oracles = {finding.oracle for finding in verdict.findings}
+        oracles = _oracles(verdict)
     reduction = Reduction(start, fails)
     minimal = msgspec.structs.replace(reduction.run(), mutant=mutant)
     history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, minimal, mutant)

@@ -16,10 +16,12 @@ import pytest
 
 from harness.campaign import (
     CHUNK,
+    IN_ANOTHER_WAY,
     MORE_ROUNDS,
     Found,
     Part,
     Plan,
+    as_found,
     introductions,
     reduce,
     run_simulation,
@@ -664,6 +666,21 @@ def test_a_schedule_that_does_not_fail_every_time_is_kept_as_it_was_found(
     assert reduced.verdict.outcome is Outcome.VIOLATED
     assert reduced.verdict.findings
     assert "is the pipeline deterministic?" in reduced.note
+
+
+def test_what_fails_on_real_systems_in_another_way_than_in_the_simulation_is_kept_as_it_was_found() -> None:
+    mutant = "stores-commit-before-kafka"
+    plan = Plan(("balances",), seed=0, mutant=mutant)
+    (found,) = run_simulation(plan, over(1), quiet).found
+    elsewhere = msgspec.structs.replace(
+        found,
+        world="local",
+        verdict=Verdict(Outcome.VIOLATED, (Finding("tasks", "It hangs.", Anomaly.STUCK),)),
+    )
+    kept = reduce(elsewhere, mutant)
+    assert kept == msgspec.structs.replace(as_found(elsewhere, mutant), note=IN_ANOTHER_WAY)
+    same = reduce(msgspec.structs.replace(found, world="local"), mutant)
+    assert (same.note, len(same.minimal.steps) < len(found.schedule.steps)) == ("", True)
 
 
 @pytest.mark.parametrize("world", WORLDS)
