@@ -41,7 +41,9 @@ def _suite(result: Result, name: str, world: WorldResult) -> ElementTree.Element
         ElementTree.SubElement(properties, "property", name=_text(key), value=_text(str(value)))
 
     failures = [failure for failure in result.details if failure.world == name]
-    inconclusive = bool(world.missing or result.reasons) or result.verdict is Outcome.INCONCLUSIVE
+    # Of a run that holds, the reasons say what it was not asked.
+    unknown = bool(result.reasons) and result.verdict is not Outcome.HOLDS
+    inconclusive = unknown or bool(world.missing) or result.verdict is Outcome.INCONCLUSIVE
     scenarios = dict.fromkeys([*result.scenarios, *(failure.minimal.scenario for failure in failures)])
     extra = (finding.oracle for failure in failures for finding in failure.findings)
     oracles = dict.fromkeys([*(each.name for each in PROPERTIES), *extra])

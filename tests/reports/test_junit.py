@@ -45,6 +45,15 @@ def test_a_run_that_holds_is_green_in_every_world_for_every_oracle(path: Path) -
         assert outcomes(suite) == dict.fromkeys([*ORACLES, "verdict"], "passed")
 
 
+def test_what_a_run_that_holds_was_not_asked_makes_nothing_red(path: Path) -> None:
+    result = samples.holds()
+    result.reasons = [
+        "the world containers was not run, because it has none of the faults that were asked for"
+    ]
+    for suite in suites(result, path).values():
+        assert set(outcomes(suite).values()) == {"passed"}
+
+
 def test_a_failure_is_red_at_its_oracle_in_its_world_only(path: Path) -> None:
     found = suites(samples.violated(), path)
     assert {name for name, outcome in outcomes(found["sim"]).items() if outcome == "failure"} == {
