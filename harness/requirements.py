@@ -31,8 +31,12 @@ from store.errors import CrashproofError
 RESULTS = Path(".crashproof") / "test-results.json"
 """Written by the pytest plugin, relative to the directory that pytest calls its root."""
 
-CODE = ("store", "harness", "scenarios", "reports", "tests", "conftest.py", "pyproject.toml", "uv.lock")
-"""What a result depends on, relative to the root. Where these are equal, byte for byte, a result counts."""
+CODE = (
+    *("store", "harness", "scenarios", "reports", "tests", "conftest.py", "pyproject.toml", "uv.lock"),
+    *("README.md", "nightly", ".github"),
+)
+"""What a result depends on, relative to the root: the code, and what tests of rows run or read beside it. Where these
+are equal, byte for byte, a result counts."""
 
 
 class Result(StrEnum):

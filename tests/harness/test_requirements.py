@@ -196,6 +196,15 @@ def test_results_of_older_code_do_not_count(project: Path) -> None:
     assert standing(project)["892.3"].status == "not run"
 
 
+@pytest.mark.parametrize("name", ["README.md", "nightly", ".github/workflows/nightly.yml"])
+def test_results_from_before_a_change_of_what_tests_read_do_not_count(project: Path, name: str) -> None:
+    run(project, "-k", "test_right")
+    assert standing(project)["892.3"].status == "passed"
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
+    (project / name).write_text("something else")
+    assert standing(project)["892.3"].status == "not run"
+
+
 def test_results_count_for_the_commit_of_just_the_code_that_was_tested(project: Path) -> None:
     (project / "store").mkdir()
     (project / "store" / "new.py").write_text("changed = True\n")
