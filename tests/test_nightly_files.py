@@ -39,6 +39,37 @@ def test_the_script_calls_a_command_that_is_there() -> None:
     subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
 
 
+def night(tmp_path: Path, **stubs: str) -> subprocess.CompletedProcess[str]:
+    """The script, with programs in place of those that it calls."""
+    for name, body in stubs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return subprocess.run(
+        [str(SCRIPT), "--json"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("pip", "uv"), [("exit 1", "exit 0"), ("exit 0", "exit 1")])
+def test_a_night_that_cannot_be_installed_is_no_violation(tmp_path: Path, pip: str, uv: str) -> None:
+    assert night(tmp_path, pip=pip, uv=uv).returncode == 4
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 4])
+def test_the_script_s_exit_code_and_answer_are_the_night_s_alone(tmp_path: Path, code: int) -> None:
+    answer = night(
+        tmp_path,
+        pip="echo installed",
+        uv=f'case "$*" in "run crashproof nightly --json") echo {{}}; exit {code};; *) echo "$@";; esac',
+    )
+    assert (answer.returncode, answer.stdout) == (code, "{}\n")
+
+
 @pytest.mark.requirement("card.4")
 def test_the_workflow_calls_the_script_with_options_that_it_has() -> None:
     found = scripts()
