@@ -123,6 +123,19 @@ def test_a_broker_that_is_alone_cannot_be_cut_off_from_others(world: ContainerWo
     assert skipped.reason == "there is no other broker to cut it off from"
 
 
+@pytest.mark.parametrize("fault", ["pause_broker", "kill_broker"])
+def test_while_a_broker_stands_still_none_is_asked_for_another_one_to_strike(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(world.machines.cluster, "_patience_s", 20.0)
+    steps = Step("pause_broker", at=Point.RECORD_PROCESSED, wait=1), Step(fault)
+    history, verdict = decided(world, SCENARIO, Schedule("balances", INPUT, steps))
+    assert (verdict.outcome, verdict.findings) == (Outcome.HOLDS, ())
+    assert [event for event in history.events if isinstance(event, Skipped)] == [
+        Skipped(1, "a broker stands still already")
+    ]
+
+
 def test_every_fault_of_brokers_can_strike_coordinator_and_leader() -> None:
     assert {tuple(fault.amount) for name, fault in FAULTS.items() if name.endswith("_broker")} == {
         (COORDINATOR, LEADER)

@@ -333,6 +333,9 @@ class ContainerRun(RealRun):
             self._comes_back = False
 
     def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
+        if any(isinstance(lasting, _Standing) for lasting in self.lasting):
+            # It answers nobody, and who would wait for it is the one that lets it go on.
+            raise SkipError("a broker stands still already")
         broker = self._broker_of(actor, which)
         match blow:
             case Blow.KILL | Blow.RESTART:
@@ -340,8 +343,6 @@ class ContainerRun(RealRun):
                 broker.start()
                 self.machine.cluster.renew()
             case Blow.PAUSE:
-                if any(isinstance(lasting, _Standing) for lasting in self.lasting):
-                    raise SkipError("a broker stands still already")
                 self.lasting.append(_Standing(f"the standstill of {broker.name}", broker))
             case Blow.CUT_OFF:
                 self._cut_off(broker)
