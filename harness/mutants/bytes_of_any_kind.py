@@ -13,8 +13,8 @@ MUTANTS = (
         (
             Edit(
                 "store.engine.rocksdb:_put_all",
-                "if len(data) > 1 and None not in values and max(data) < _RESERVED:",
-                "if len(data) > 1 and None not in values:",
+                "if len(keys) > 1 and keys[-1] < _RESERVED and None not in data.values():",
+                "if len(keys) > 1 and None not in data.values():",
             ),
         ),
         files=True,

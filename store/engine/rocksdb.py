@@ -554,12 +554,14 @@ class ReadOnlyRocksEngine(_Reader):
 
 
 def _put_all(batch: WriteBatch, data: Mapping[bytes, bytes | None]) -> None:
-    values = data.values()
-    if len(data) > 1 and None not in values and max(data) < _RESERVED:
-        # No bytecode is run for a pair: this is most of what a commit costs.
-        deque(map(batch.__setitem__, data, values), maxlen=0)
+    # In order, each key is found its place in the write buffer from that of the one before.
+    keys = sorted(data)
+    if len(keys) > 1 and keys[-1] < _RESERVED and None not in data.values():
+        # No bytecode is run for a pair.
+        deque(map(batch.__setitem__, keys, map(data.__getitem__, keys)), maxlen=0)
         return
-    for key, value in data.items():
+    for key in keys:
+        value = data[key]
         stored = key if key < _RESERVED else _ESCAPED + key
         if value is None:
             batch.delete(stored)
