@@ -866,6 +866,16 @@ class KTable:
         if isinstance(self.node.operator, TableSource):
             self.node.operator.materialized = True
 
+    def _keep_passed_over(self) -> str:
+        """Have the windows kept in mind whose results a handler has gone on without, for as long as the table has them.
+        Returns the name of the store."""
+        assert self._store is not None
+        graph, name = self.builder.graph, f"{self._store.name}-passed-over"
+        if name not in self.node.stores:
+            graph.add_store(self._store.beside(name, BytesSerde()))
+            self.node.stores.append(name)
+        return name
+
     @property
     def history_retention_ms(self) -> int | None:
         """How far back a versioned table goes; None for another one."""
@@ -880,7 +890,7 @@ class KTable:
         if not self.kept and self._view is None:
             self.keep()
         if isinstance(self.node.operator, OnWindowClose):
-            return self.node.operator.getter(self.node.name)
+            return self.node.operator.getter(self.node.name, self._keep_passed_over())
         if self.kept:
             assert self._store is not None
             return FromStore(self._store.name)

@@ -240,6 +240,20 @@ class DslStore(StoreSupplier[StateStore], Deferred):
         assert not isinstance(self.params, DslKeyValueParams)
         return self.params.retention_period
 
+    def beside(self, name: str, value_serde: Serde[Any]) -> DslStore:
+        """Another store for the same windows or sessions, which it keeps as long, by no supplier of the user's own."""
+        assert not isinstance(self.params, DslKeyValueParams)
+        params = replace(self.params, name=name, retention_period=self.retention_ms)
+        return replace(
+            self,
+            name=name,
+            params=params,
+            value_serde=value_serde,
+            supplier=None,
+            caching=False,
+            topic_config=(),
+        )
+
     def of_operator(self, operator: str, suppliers: DslStoreSuppliers | None) -> DslStore:
         """The store of that operator; `suppliers` are those that its topology was built with."""
         return replace(self, operator=operator, suppliers=self.suppliers or suppliers)

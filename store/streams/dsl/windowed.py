@@ -137,10 +137,13 @@ class Unclosed:
 class Emitted:
     """Which windows an `OnWindowClose` has forwarded: those up to a time that is noted, so that they stay what they
     are where another grace period is given; and, while a record closes some that this does not count yet, those of them
-    that had their turn."""
+    that had their turn. But for those that a handler has gone on without: where anybody asks, a store has them."""
 
-    def __init__(self, place: Place, operator: str, store: str, windows: Windows) -> None:
+    def __init__(
+        self, place: Place, operator: str, store: str, windows: Windows, passed_over: str | None
+    ) -> None:
         self._times = place.task.observed
+        self._passed_over = None if passed_over is None else place.table(passed_over)
         self._name = f"{store}/closed"
         self._identify = place.table(store).identify
         self._sessions = isinstance(windows, SessionWindows)
@@ -171,10 +174,11 @@ class Emitted:
 
     def has(self, row: Windowed[Any], *, to_all: bool) -> bool:
         """Whether a window has been forwarded: to all operators, or to some at least."""
-        if self._time_of(row) < self._times[self._name]:
-            return True
-        key = self._identify(row)
-        return key in self._had_their_turn and not (to_all and key == self._on_its_way)
+        if self._time_of(row) >= self._times[self._name]:
+            key = self._identify(row)
+            if key not in self._had_their_turn or (to_all and key == self._on_its_way):
+                return False
+        return self._passed_over is None or self._passed_over.read(row) is None
 
     @contextmanager
     def forwarding(self, row: Windowed[Any]) -> Iterator[None]:
@@ -186,31 +190,39 @@ class Emitted:
         finally:
             self._on_its_way = None
 
+    def pass_over(self, row: Windowed[Any], time: int) -> None:
+        """The window was not forwarded when it was closed, and is not going to be."""
+        if self._passed_over is not None:
+            self._passed_over.write(row, b"", time)
+
     def counted(self, now: int) -> None:
         """All that is closed at that stream time has been forwarded."""
         self._times[self._name] = max(0, now - self.wait_ms + 1)
         self._had_their_turn.clear()
 
 
-def _emitted(place: Place, operator: str, store: str, windows: Windows) -> Emitted:
+def _emitted(place: Place, operator: str, store: str, windows: Windows, passed_over: str | None) -> Emitted:
     """That of the task, which those who look windows up have too."""
     emitted: Emitted | None = place.graph.shared.get(("closed", store))
     if emitted is None:
-        emitted = place.graph.shared["closed", store] = Emitted(place, operator, store, windows)
+        emitted = Emitted(place, operator, store, windows, passed_over)
+        place.graph.shared["closed", store] = emitted
     return emitted
 
 
 @dataclass(frozen=True)
 class FromClosed:
-    """The value of a window that has been forwarded when it was closed; of an open one nothing."""
+    """The value of a window that has been forwarded when it was closed; of an open one nothing, nor of one that was
+    passed over then."""
 
     operator: str
     store: str
     windows: Windows
+    passed_over: str
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return (self.store,)
+        return (self.store, self.passed_over)
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
         return self._getter(place, to_all=False)
@@ -223,7 +235,8 @@ class FromClosed:
         return View(None, self._getter(place, to_all=True), self.bind(place), _stays, identify)
 
     def _getter(self, place: Place, *, to_all: bool) -> Callable[[Any], Found]:
-        emitted, get = _emitted(place, self.operator, self.store, self.windows), place.table(self.store).get
+        emitted = _emitted(place, self.operator, self.store, self.windows, self.passed_over)
+        get = place.table(self.store).get
         return lambda row: get(row) if emitted.has(row, to_all=to_all) else None
 
 
@@ -245,21 +258,26 @@ class OnWindowClose:
     value_serde: Serde[Any]
     retention_ms: int
     """Of the store."""
+    passed_over: str | None = None
+    """The store of the windows whose results a handler has gone on without, where joins ask for windows."""
 
     @property
     def windows(self) -> Windows:
         return self.aggregate.windows
 
-    def getter(self, name: str) -> FromClosed:
-        """How windows are found, where that is the name of this operator."""
-        return FromClosed(name, self.aggregate.store, self.windows)
+    def getter(self, name: str, passed_over: str) -> FromClosed:
+        """How windows are found, where those are the names of this operator and of its store of what is passed over."""
+        self.passed_over = passed_over
+        return FromClosed(name, self.aggregate.store, self.windows, passed_over)
 
     def bind(self, place: Place) -> Forward:
         forward, name = place.forward, place.name
         times, clock = place.task.observed, self.aggregate.clock
         table, windows = place.table(self.aggregate.store), self.windows
         sessions = isinstance(windows, SessionWindows)
-        emitted = _emitted(place, name, self.aggregate.store, windows)
+        emitted = _emitted(place, name, self.aggregate.store, windows, self.passed_over)
+        if self.passed_over is not None:
+            place.writes_to(self.passed_over)
         wait, take = emitted.wait_ms, place.graph.flight.take
         store: Any = place.task.own_stores[self.aggregate.store]
         find = store.find_sessions_ending if sessions else store.fetch_all
@@ -289,7 +307,9 @@ class OnWindowClose:
                 return result_of(row_bytes(row), value_bytes(value), time, headers)
 
             with emitted.forwarding(row):
-                place.release(held, take, (name,), forward, row, value, None, time, headers)
+                forwarded = place.release(held, take, (name,), forward, row, value, None, time, headers)
+            if not forwarded:
+                emitted.pass_over(row, time)
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is not None and value is not None:

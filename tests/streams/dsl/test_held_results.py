@@ -156,6 +156,53 @@ def test_a_result_comes_with_what_was_forwarded_before_those_that_were_passed_ov
         assert [value for _, value, _ in dead(running)] == [b"5", b"5"]
 
 
+def closed_and_found(windows: Windows, asked: Windows) -> Build:
+    """Sums on window close, of which zeros raise, and what is found in them for each window that is asked for."""
+
+    def build(made: StreamsBuilder) -> None:
+        grouped = made.stream("in").group_by_key().windowed_by(windows)
+        sums = grouped.emit_strategy(EmitStrategy.on_window_close()).reduce(
+            operator.add, materialized=Materialized("sums").with_retention(1_000)
+        )
+        sums.to_stream().map(lambda key, value: (name_of(key), picky(value))).to("out")
+        asks = made.stream("ask").group_by_key().windowed_by(asked)
+        asks = asks.count(materialized=Materialized("asks").with_caching_disabled()).to_stream()
+        found = asks.left_join_table(sums, lambda _, found: found)
+        found.map(lambda key, value: (name_of(key), value)).to("found")
+
+    return build
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("restored", [False, True], ids=["goes on", "is restored"])
+@pytest.mark.parametrize(
+    ("windows", "asked"),
+    [
+        (TimeWindows.of_size(5), TimeWindows.of_size_and_grace(5, 1_000)),
+        (
+            SessionWindows.with_inactivity_gap(5),
+            SessionWindows.of_inactivity_gap_and_grace(5, 1_000),
+        ),
+    ],
+    ids=["windows", "sessions"],
+)
+def test_a_window_whose_result_was_passed_over_is_found_by_no_join(
+    windows: Windows, asked: Windows, guarantee: str, *, restored: bool
+) -> None:
+    with driver(closed_and_found(windows, asked), config(guarantee)) as running:
+        pipe(running, [("in", "a", 0, 10), ("in", "b", 1, 30), ("in", "c", 2, 50)])
+        if restored:
+            running._storage = MemoryStorage()
+            running.crash()
+        pipe(running, [("ask", "a", 0, 10), ("ask", "b", 0, 30), ("ask", "c", 0, 50)])
+        assert [(key, value) for key, value, _ in output(running, "out")] == [("b", 1)]
+        assert [(key, value) for key, value, _ in output(running, "found")] == [
+            ("a", None),
+            ("b", 1),
+            ("c", None),
+        ]
+
+
 def test_nothing_is_found_and_taken_off_where_the_first_result_of_a_key_was_passed_over() -> None:
     with driver(summed_and_found, config("exactly_once_v2")) as running:
         for value, time in ((5, 10), (7, 30), (None, 50), (2, 70)):
