@@ -10,7 +10,7 @@ import pytest
 
 from store.config import StreamsConfig
 from store.engine.memory import MemoryEngine
-from store.errors import ConfigError
+from store.errors import ConfigError, LogError
 from store.log.kafka import KafkaLog
 from store.query import FailureReason, KeyQuery, PositionBound, Query, WindowKeyQuery, query
 from store.serdes import BytesSerde, StrSerde
@@ -246,3 +246,23 @@ def test_a_window_of_size_0_is_found_as_any_other() -> None:
     store = WindowStore(context_over(MemoryEngine()), retention_ms=100, window_size_ms=0)
     store.put(b"a", b"1", 5)
     assert [(key.key, value) for key, value in store.all()] == [(b"a", b"1")]
+
+
+def test_the_store_of_a_table_that_nobody_has_named_is_found_by_the_name_that_is_told() -> None:
+    assert row("The name of a table's store").startswith("is told")
+    builder = StreamsBuilder("app")
+    counts = builder.stream("in").group_by_key().count()
+    assert counts.queryable_store_name is not None
+    with TestDriver(builder.build()) as driver:
+        driver.pipe_input("in", "a", "x", timestamp=5)
+        assert driver.get_store(counts.queryable_store_name).get(b"a") == (1, 5)
+
+
+def test_an_output_topic_that_there_is_not_is_an_error_to_a_test() -> None:
+    assert row("An output topic that there is not") == "is an error"
+    builder = StreamsBuilder("app")
+    builder.stream("in").to("out")
+    with TestDriver(builder.build()) as driver:
+        assert driver.read_output("out") == []
+        with pytest.raises(LogError, match="topic outt does not exist"):
+            driver.read_output("outt")
