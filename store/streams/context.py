@@ -411,6 +411,8 @@ class TaskContext:
         self.failure: Exception | None = None
         self.broken_off: list[Callable[[], None]] = []
         """What operators that an error may break off have to do where a handler goes on all the same."""
+        self.blame: Callable[[BaseException], str | None] = lambda _: None
+        """The operator in which an error came up."""
         self.given: tuple[Record, int] | None = None
         """The input record, and the time of what an operator was given for it: that of the changes which it makes."""
         self.observed: dict[str, int] = {}
@@ -628,7 +630,7 @@ class TaskContext:
         handler = None if self._handlers is None else self._handlers.production
         if handler is None:
             return False
-        response = ask(handler, self._at_record(), error)
+        response = ask(handler, self._at_record(error), error)
         if not response.resumes:
             failed = LogError(f"an output cannot be sent: {error}")
             self.failure = self.failure or failed
@@ -638,7 +640,7 @@ class TaskContext:
 
     def decide(self, handler: ExceptionHandler, error: Exception) -> Response:
         """What `handler` makes of an error of the record being processed."""
-        return ask(handler, self._at_record(), error)
+        return ask(handler, self._at_record(error), error)
 
     def bury(self, dead_letters: Iterable[DeadLetter]) -> None:
         """Send dead letters in the task's transaction, for a record or output that is left out."""
@@ -729,7 +731,7 @@ class TaskContext:
         if handler is None or not self.is_of_a_function(error):
             return False
         result = held()
-        response = ask(handler, self._at_record(result), error)
+        response = ask(handler, self._at_record(error, result), error)
         if not response.resumes:
             return False
         if self._aborts:
@@ -763,10 +765,12 @@ class TaskContext:
             return False
         return not isinstance(error, CrashproofError) or isinstance(error, SerdeError)
 
-    def _at_record(self, record: Record | None = None) -> ErrorHandlerContext:
+    def _at_record(self, error: Exception, record: Record | None = None) -> ErrorHandlerContext:
         topic = None if self._handlers is None else self._handlers.dead_letter_topic
         at = record or self.record
-        return ErrorHandlerContext(at, self._task_id, topic, self.monotonic, self._is_internal)
+        return ErrorHandlerContext(
+            at, self._task_id, topic, self.monotonic, self._is_internal, self.blame(error)
+        )
 
     def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
         """Whether a handler may go on without what was refused, or with less of a dead letter, next time."""

@@ -119,6 +119,8 @@ class ErrorHandlerContext:
     is_internal: Callable[[str], bool] = lambda _: False
     """Whether a topic is one of the application's own, to which no dead letter is sent: what a changelog has is in its
     store, sooner or later."""
+    operator: str | None = None
+    """Which operator of the DSL has raised, or has the output that cannot be sent; None outside of the DSL."""
 
     @property
     def topic(self) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
+from inspect import currentframe
 from traceback import walk_tb
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
@@ -555,6 +556,7 @@ class BoundGraph:
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
+        task.blame = self.blame
         self._starting: list[tuple[Any, Any]] = []
         """Processors that have not begun, with their contexts."""
         self.only_reads = True
@@ -649,8 +651,12 @@ class BoundGraph:
         return process
 
     def blame(self, error: BaseException) -> str | None:
-        """The operator in which that was raised, the last one that it had come to."""
+        """The operator in which that was raised, the last one that it had come to; or else the one that is at work."""
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        at_work = currentframe()
+        while at_work is not None:
+            frames.insert(0, at_work)
+            at_work = at_work.f_back
         for frame in reversed(frames):
             for name, function in reversed(self._operators.get(frame.f_code, [])):
                 if _is_of(frame, function):

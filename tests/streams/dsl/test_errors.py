@@ -318,6 +318,37 @@ def test_under_at_least_once_a_handler_that_does_not_go_on_is_asked_once() -> No
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_handler_is_told_which_operator_has_an_error(guarantee: str) -> None:
+    told: list[tuple[str, str | None]] = []
+
+    class Telling:
+        def handle_error(self, context: handlers.ErrorHandlerContext, error: Exception) -> handlers.Response:
+            told.append((type(error).__name__, context.operator))
+            return handlers.Response.resume()
+
+    def refuse(_key: str, value: str) -> None:
+        if value == "bad!":
+            raise ValueError(value)
+
+    def build(builder: StreamsBuilder) -> None:
+        marked = builder.stream("in", name="texts").map_values("{}!".format, name="marks")
+        marked.peek(refuse, name="refuses").to("out", name="sends")
+        fine = marked.filter(lambda _key, value: value == "fine!", name="keeps")
+        fine.to("numbers", value_serde=LongSerde(), name="counts")
+
+    config = {
+        "processing.guarantee": guarantee,
+        "deserialization.exception.handler": Telling,
+        "processing.exception.handler": Telling,
+        "production.exception.handler": Telling,
+    }
+    with TestDriver(application(build), config) as driver:
+        for value in (b'"bad"', b'"fine"', b"no JSON"):
+            driver.pipe_input("in", "k", value, 1)
+    assert told == [("ValueError", "refuses"), ("SerdeError", "counts"), ("DeserializationError", "texts")]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_what_a_punctuator_raises_is_no_fault_of_the_record_that_it_came_after(guarantee: str) -> None:
     class Punctual:
         def init(self, context: ProcessorContext) -> None:
