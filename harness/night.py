@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, Outcome
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, Outcome
 
 
 class Standing(StrEnum):
@@ -123,6 +123,8 @@ class Night(msgspec.Struct):
     worlds: list[NightInWorld] = []
     notes: list[str] = []
     """What stands in the way of knowing, beside the worlds' own reasons."""
+    interrupted: bool = False
+    """Whether somebody ended it before it was over: its worlds are what was run until then."""
 
     @property
     def standing(self) -> Standing:
@@ -134,7 +136,7 @@ class Night(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        return STANDING_CODES[self.standing]
+        return EXIT_INTERRUPTED if self.interrupted else STANDING_CODES[self.standing]
 
 
 class Answered(msgspec.Struct, frozen=True):

@@ -474,6 +474,8 @@ def nightly(
         with _printing(result.exit_code):
             sys.stdout.write(said)
     say(sentence(result.night))
+    if result.night.interrupted:
+        raise Told("interrupted; the reports say what was run until then", result.exit_code)
     raise typer.Exit(result.exit_code)
 
 

@@ -1,8 +1,8 @@
 """A night from the command line: a campaign in each world, kept schedules replayed, history and reports.
 
-Must survive: a world that cannot be set up or fails half-way (the others are run all the same), kept schedules that
-cannot be read, a history that cannot be written at the end of the night (its reports are), a disk that is full (what
-was found to be violated is told).
+Must survive: a world that cannot be set up or fails half-way (the others are run all the same), an interrupt (what was
+run until then is told), kept schedules that cannot be read, a history that cannot be written at the end of the night
+(its reports are), a disk that is full (what was found to be violated is told).
 """
 
 from __future__ import annotations
@@ -110,18 +110,29 @@ def spend(plan: NightPlan) -> NightResult:
 
 
 def _run(plan: NightPlan, night: Night) -> dict[str, Result]:
-    """One world after the other, whatever becomes of those before."""
+    """One world after the other, whatever becomes of those before. An interrupt ends the night, and what was run until
+    then is its worlds."""
     started = time.monotonic()
     results: dict[str, Result] = {}
     for world, seconds in plan.budgets.items():
         before = time.monotonic()
-        part, result = _campaign(plan, world, seconds)
-        if result is not None:
-            results[world] = result
-        if part.standing is not Standing.NOT_RUN:
-            _replay(plan, part)
+        part = NightInWorld(world, Standing.INCONCLUSIVE, seconds)
+        try:
+            part, result = _campaign(plan, world, seconds)
+            if result is not None:
+                results[world] = result
+                night.interrupted = result.interrupted
+            if part.standing is not Standing.NOT_RUN and not night.interrupted:
+                _replay(plan, part)
+        except KeyboardInterrupt:
+            night.interrupted = True
+            part.reasons.append("it was interrupted")
+            part.standing = _worse(part.standing, Standing.INCONCLUSIVE)
         part.seconds = round(time.monotonic() - before, 2)
         night.worlds.append(part)
+        if night.interrupted:
+            night.notes.append(f"the night was interrupted in the world {world}")
+            break
     night.seconds = round(time.monotonic() - started, 2)
     return results
 
@@ -146,8 +157,6 @@ def _campaign(plan: NightPlan, world: str, seconds: float) -> tuple[NightInWorld
         part = _failed(world, seconds, told)
         say(f"{world}: {part.standing}: {part.reasons[0]}")
         return part, None
-    if result.interrupted:
-        raise KeyboardInterrupt
     met = result.worlds[world]
     part = NightInWorld(
         world,

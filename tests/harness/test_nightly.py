@@ -242,6 +242,32 @@ def test_worlds_after_one_that_is_violated_are_run(tmp_path: Path, inner: Inner)
     assert result.exit_code == 1
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupted_night_tells_and_notes_what_was_run_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: Inner, kept: bool
+) -> None:
+    """While a campaign runs, or while kept schedules are replayed."""
+    asked = [decode(file.read_bytes()).input for file in KEPT]
+
+    class Interrupted(Inner):
+        def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+            if not kept or schedule.input in asked:
+                raise KeyboardInterrupt
+            return super().run(scenario, schedule, mutant)
+
+    inner.planted = "restore-drops-deletions"
+    monkeypatch.setitem(cast(dict[str, Any], WORLDS), "other", kind("other", Interrupted))
+    result = spend(plan(tmp_path, ("inner", "other", "sim")))
+    assert standings(result) == {"inner": Standing.VIOLATED, "other": Standing.INCONCLUSIVE}
+    assert (result.standing, result.exit_code) == (Standing.VIOLATED, 130)
+    assert result.night.notes == ["the night was interrupted in the world other"]
+    assert "Violated" in (tmp_path / "out" / "summary.md").read_text()
+    with opened(tmp_path / "nights.sqlite") as nights:
+        [night] = nights.last(5)
+    assert night.finished
+    assert [failing.oracle for failing in night.worlds[0].failures]
+
+
 @pytest.mark.parametrize(
     "error",
     [
