@@ -343,6 +343,9 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
         except OSError as error:
             note = f"{note} Its logs stay in {found.logs} ({error.strerror}).".strip()
     words = [*INVOCATION, "replay", str(file), *world_option(world)]
+    brokers = campaign.options.brokers
+    if brokers is not None and brokers in WORLDS[world].brokers:
+        words += ["--brokers", str(brokers)]
     if campaign.mutant is not None:
         words += ["--mutant", campaign.mutant]
     return Failure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,7 +184,14 @@ def test_every_world_is_given_schedules_by_members_of_a_group_and_threads_that_a
     assert not any("num.stream.threads" in schedule.settings for schedule in drawn if schedule not in members)
 
 
-class Ending(Tiny):
+class Planted(Tiny):
+    """A world in which planted bugs are in the code."""
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        return SimWorld().run(scenario, schedule, mutant)
+
+
+class Ending(Planted):
     """A world that raises something when it begins, or when it ends."""
 
     def __init__(self, error: BaseException, *, at_once: bool = False) -> None:
@@ -198,9 +206,6 @@ class Ending(Tiny):
         with super()._opened(options):
             yield self
         raise self._error
-
-    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
-        return SimWorld().run(scenario, schedule, mutant)
 
 
 FAILING = "positions-not-in-the-transaction"
@@ -235,3 +240,14 @@ def test_an_interrupt_while_a_later_world_begins_costs_nothing_of_those_before(
     assert result.worlds["tiny"].schedules == 4
     assert "the world later was interrupted before it ran anything" in result.reasons
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(("brokers", "words"), [(1, " --brokers 1"), (None, "")])
+def test_the_command_that_replays_a_failure_names_the_brokers_that_it_was_found_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, brokers: int | None, words: str
+) -> None:
+    monkeypatch.setitem(WORLDS, "tiny", replace(Planted().kind, brokers=(1, 3)))
+    options = Options(brokers=brokers)
+    campaign = Campaign(("balances",), ("tiny",), 4, None, 0, 1, None, tmp_path, FAILING, 1, options)
+    (failure,) = execute(campaign).details
+    assert failure.replay.endswith(f".json --world tiny{words} --mutant {FAILING}")
