@@ -218,7 +218,8 @@ def _set_apart(out: Path) -> None:
 
 @contextmanager
 def _output(out: Path) -> Iterator[None]:
-    """The directory for the reports, checked before the work rather than after, and held against a second run."""
+    """The directory for the reports, checked before the work rather than after, and held against a second run. Reports
+    of an earlier one go: they would be taken for this one's where it fails, or is killed."""
     try:
         (out / _FAILURES).mkdir(parents=True, exist_ok=True)
         for name in REPORTS:
@@ -226,6 +227,8 @@ def _output(out: Path) -> Iterator[None]:
                 raise IsADirectoryError(21, f"{name} is a directory")
         lock = FileLock(out / ".lock", timeout=0)
         lock.acquire()
+        for name in REPORTS:
+            (out / name).unlink(missing_ok=True)
     except Timeout:
         raise ConfigError(
             "--out", str(out), "another run writes to it; give each its own directory"

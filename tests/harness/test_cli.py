@@ -516,6 +516,18 @@ def test_a_report_that_cannot_be_written_is_found_before_the_work(tmp_path: Path
     refused(answer, 2, "the reports cannot be written there", "report.html is a directory")
 
 
+def test_a_run_that_fails_leaves_no_report_of_an_earlier_one(own: Path) -> None:
+    (own / "out").mkdir()
+    for name in ("report.html", "report.json", "junit.xml"):
+        (own / "out" / name).write_text("holds")
+    (own / "mine.py").write_text(OWN.read_text().replace('points = state["points"]', "raise KeyError"))
+    answer = crashproof(
+        "run", "mine.py", "--world", "sim", "--jobs", "1", "--schedules", "3", "--out", "out", cwd=own
+    )
+    refused(answer, 2, "KeyError")
+    assert sorted(path.name for path in (own / "out").iterdir()) == [".lock", "failures"]
+
+
 def test_a_violation_is_told_also_where_nothing_can_be_written(tmp_path: Path) -> None:
     def no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
