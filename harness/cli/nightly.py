@@ -23,7 +23,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from harness.cli.errors import USAGE, Told, exit_code, message
+from harness.cli.errors import USAGE, Told, exit_code, message, why
 from harness.cli.run import INVOCATION, REPORTS, Campaign, execute, say, world_option
 from harness.night import Answer, Commit, FailingSchedule, Night, NightInWorld, NightResult, Standing, changes
 from harness.nights import HistoryError, Nights, opened
@@ -287,19 +287,23 @@ def _reported(plan: NightPlan, nights: Nights, night: Night, results: dict[str, 
         SUMMARY: partial(page.markdown, result, past),
         OBJECT: lambda: dump(result, indent=1) + "\n",
         **{
-            f"{world}/report.html": partial(html.render, found, trend(past, world))
+            f"{world}/report.html": partial(_report_of, found, past, world)
             for world, found in results.items()
         },
     }
     for name, content in files.items():
         try:
             write_atomically(plan.out / name, content())
-        except OSError as error:
+        except Exception as error:
             # As of a run: a violation that was found ends with its exit code.
             if result.standing is not Standing.VIOLATED:
                 raise
-            night.notes.append(f"{name} could not be written ({error.strerror})")
+            night.notes.append(f"{name} could not be written ({why(error, plan.out)})")
     return result
+
+
+def _report_of(found: Result, past: Sequence[Night], world: str) -> str:
+    return html.render(found, trend(past, world))
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -233,6 +234,19 @@ def test_a_violated_night_is_told_also_where_no_report_can_be_written(
 def with_time(plan: NightPlan, seconds: float) -> NightPlan:
     plan.budgets.update(dict.fromkeys(plan.budgets, seconds))
     return plan
+
+
+def test_a_violated_night_is_told_also_where_its_history_has_nothing_to_draw_a_trend_from(
+    tmp_path: Path, inner: Inner
+) -> None:
+    spend(plan(tmp_path, ("inner",), corpus=()))
+    with closing(sqlite3.connect(tmp_path / "nights.sqlite")) as history, history:
+        history.execute("UPDATE worlds SET schedules = 'many'")
+    inner.planted = "restore-drops-deletions"
+    result = spend(plan(tmp_path, ("inner",), corpus=()))
+    assert result.exit_code == 1
+    assert result.night.notes[0].startswith("night.html could not be written (")
+    assert json.loads((tmp_path / "out" / "night.json").read_text())["standing"] == "violated"
 
 
 def test_worlds_after_one_that_is_violated_are_run(tmp_path: Path, inner: Inner) -> None:
