@@ -122,6 +122,16 @@ def test_a_disk_that_somebody_else_has_mounted_is_left_alone(tmp_path: Path) -> 
     assert not mounted(place)
 
 
+def test_a_world_comes_up_and_goes_below_a_directory_whatever_that_is_called(
+    world: ContainerWorld,  # noqa: ARG001 - skips where there is no Docker
+    tmp_path: Path,
+) -> None:
+    with ContainerWorld(tmp_path / "ä b") as other:
+        assert other.machines.host(0).running()
+    assert list((tmp_path / "ä b").iterdir()) == []
+    assert not mounted(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["a b", "ä\tö", "back\\slash", "line\nbreak"])
 def test_a_disk_goes_with_its_directory_whatever_that_is_called(tmp_path: Path, name: str) -> None:
     if os.geteuid():

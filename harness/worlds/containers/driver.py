@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 def session(place: Place) -> SparkSession:
     """A session with the cluster. It notices within seconds that an executor is lost, and never gives up."""
-    logging = f"-Dlog4j2.configurationFile={place.logging}"
+    logging = f'"-Dlog4j2.configurationFile={place.logging}"'
     driver, blocks = _PORTS
     settings = {
         "spark.app.name": "crashproof",

@@ -135,7 +135,8 @@ class Engine:
             DockerContainer(image)
             .with_name(f"{self.run}-{name}")
             .with_command(list(command))
-            .with_envs(**(environment or {}))
+            # By the locale that a container has by itself Java finds no file with other than English letters.
+            .with_envs(**{"LC_ALL": "C.UTF-8", **(environment or {})})
             .with_kwargs(
                 hostname=name,
                 labels=dict(self.labels),

@@ -49,8 +49,8 @@ _TIMEOUT = "-Dspark.worker.timeout=6"
 
 _MASTER = " ".join(
     (
-        f"exec java {_JVM} {_TIMEOUT} -Dlog4j2.configurationFile=$1/log4j2.properties",
-        "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory=$1/recovery",
+        f'exec java {_JVM} {_TIMEOUT} "-Dlog4j2.configurationFile=$1/log4j2.properties"',
+        '-Dspark.deploy.recoveryMode=FILESYSTEM "-Dspark.deploy.recoveryDirectory=$1/recovery"',
         # An application whose executors are killed over and over is not at fault.
         "-Dspark.deploy.maxExecutorRetries=-1",
         f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.master.Master --host $2 --port {PORT} --webui-port {WEB}',
@@ -58,10 +58,10 @@ _MASTER = " ".join(
 )
 _WORKER = " ".join(
     (
-        f"exec java {_JVM} {_TIMEOUT} -Dlog4j2.configurationFile=$1/log4j2.properties",
+        f'exec java {_JVM} {_TIMEOUT} "-Dlog4j2.configurationFile=$1/log4j2.properties"',
         f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.worker.Worker --host $2 --port {WORKER_PORT} --webui-port 8081',
         # One executor on each: on another one's return the tasks come back to it.
-        "--cores 2 --memory 1g --work-dir $3 $4",
+        '--cores 2 --memory 1g --work-dir "$3" $4',
     )
 )
 

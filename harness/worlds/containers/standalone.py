@@ -21,7 +21,7 @@ WORKERS = 2
 _ANSWER_S = 10.0
 PORT, WORKER_PORT, WEB = 7077, 7078, 8080
 _START = (
-    "exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=$0/log4j2.properties"
+    'exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile=$0/log4j2.properties"'
     ' -cp "$SPARK_HOME/jars/*" "$@"'
 )
 

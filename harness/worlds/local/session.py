@@ -161,7 +161,7 @@ def quiet_on_loopback(directory: Path) -> dict[str, str]:
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-        f"-Djava.io.tmpdir={directory / 'tmp'}",
+        f'"-Djava.io.tmpdir={directory / "tmp"}"',
         "spark.local.dir": str(directory / "local"),
     }
 
