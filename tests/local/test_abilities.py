@@ -15,6 +15,7 @@ from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.world import LocalWorld
+from harness.worlds.real.client import SETTLE_S
 from scenarios import load
 from store.points import Point
 from store.types import IsolationLevel
@@ -92,6 +93,15 @@ def test_a_punctuator_that_raises_is_survived_whatever_a_handler_would_do_about_
     steps = (Step("fail_punctuator", task="1_0", wait=1),)
     history = run(world, Schedule("dispatch", parcels, steps, settings=settings))
     assert injected(history) == ["fail_punctuator"]
+
+
+def test_what_the_settings_of_a_schedule_let_stay_open_is_waited_for_at_the_end(world: LocalWorld) -> None:
+    long, longer = {"transaction.timeout.ms": 200_000}, {"transaction.timeout.ms": 600_000}
+    steps = (Step("kill_and_change_settings", at=Point.RECORD_PROCESSED, settings=longer),)
+    run(world, Schedule("balances", numbers(4), steps, settings=long))
+    assert world.machine.cluster.settle_s == 900
+    run(world, Schedule("balances", numbers(4)))
+    assert world.machine.cluster.settle_s == SETTLE_S
 
 
 def test_a_zombie_goes_on_when_it_is_told_to(world: LocalWorld) -> None:

@@ -38,7 +38,7 @@ PATIENCE_S = 300.0
 
 SETTLE_S = 1.5 * TRANSACTION_TIMEOUT_MS / 1000
 """How long transactions may stay undecided that nobody works on any more: until the broker ends them, and somewhat
-longer, for they may have begun only just now."""
+longer, for they may have begun only just now. Of runs whose settings give them no more time."""
 
 _TRANSACTIONS = "__transaction_state"
 _POSITIONS = "__consumer_offsets"
@@ -97,6 +97,8 @@ class PlainCluster:
     """librdkafka takes 0 for the time of writing."""
 
     def __init__(self, bootstrap: str, *, patience_s: float = PATIENCE_S) -> None:
+        self.settle_s = SETTLE_S
+        """See `SETTLE_S`. Set by each run, for its transactions."""
         self._patience_s = patience_s
         self._call_s = min(_CALL_S, patience_s)
         self._settings: dict[str, Any] = {
@@ -244,13 +246,13 @@ class PlainCluster:
         )
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
-        """See `Cluster.position`. A position that stays undecided for `SETTLE_S` is none.
+        """See `Cluster.position`. A position that stays undecided for `settle_s` is none.
 
         Not by the admin client, which ends the whole process when a coordinator has just gone.
         """
         what = f"ask for the position of {group} in {topic}-{partition}"
         place = TopicPartition(topic, partition)
-        deadline = time.monotonic() + min(SETTLE_S, self._patience_s)
+        deadline = time.monotonic() + min(self.settle_s, self._patience_s)
         while True:
             try:
                 return self._position(group, place, "read_committed")
@@ -363,10 +365,11 @@ class PlainCluster:
         return self.leader(_TRANSACTIONS, partition)
 
     def undecided(
-        self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S
+        self, places: Iterable[tuple[str, int]], seconds: float | None = None
     ) -> list[tuple[str, int]]:
-        """Wait until no transaction is open in any of these partitions; those in which one still is after `seconds`."""
-        deadline = time.monotonic() + seconds
+        """Wait until no transaction is open in any of these partitions; those in which one still is after `seconds`, or
+        else `settle_s`."""
+        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         left = list(dict.fromkeys(places))
         while left:
             left = [place for place in left if not self._settled(*place)]

@@ -32,7 +32,7 @@ from harness.history import (
     SetAside,
     StateObserved,
 )
-from harness.schedule import Input, Schedule
+from harness.schedule import TRANSACTION_TIMEOUT_MS, Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, ordinal_of, partition_of
@@ -58,7 +58,7 @@ from harness.worlds.led import (
     WasSetAside,
 )
 from harness.worlds.process import Watch, looked_at
-from harness.worlds.real.client import PlainCluster
+from harness.worlds.real.client import SETTLE_S, PlainCluster
 from harness.worlds.real.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
 from harness.worlds.run import WorkerRuntime
 from harness.worlds.versions import VersionedRun, called
@@ -96,6 +96,14 @@ class Machine:
         return f"{self.prefix}-{next(self.runs)}"
 
 
+def settle_s(schedule: Schedule) -> float:
+    """How long what a run leaves undecided may stay so, see `SETTLE_S`: a transaction that nobody ends has its timeout,
+    whichever step has set that."""
+    all_settings = (schedule.settings, *(step.settings for step in schedule.steps))
+    given: list[int] = [settings.get("transaction.timeout.ms", 0) for settings in all_settings]
+    return SETTLE_S * max(TRANSACTION_TIMEOUT_MS, *given) / TRANSACTION_TIMEOUT_MS
+
+
 class RealRun(VersionedRun):
     """One run of one schedule with worker processes."""
 
@@ -115,6 +123,7 @@ class RealRun(VersionedRun):
         """When which fault began, in words."""
         self.watches_records = Watch.of(schedule, self.topologies).records
         self.runtime = WorkerRuntime(self)
+        machine.cluster.settle_s = settle_s(schedule)
 
     # -- processes --------------------------------------------------------------------------------------------
 
