@@ -164,7 +164,7 @@ class Sink:
                 return
             if window_bytes and keyed is not None:
                 partition = partition_for(keyed[:-window_bytes], count(topic))
-            elif isinstance(partition, Collection):
+            elif partition is not None and isinstance(partition, Collection):
                 if not partition:
                     dropped()
                 for one in partition:
