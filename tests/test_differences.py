@@ -85,13 +85,36 @@ def test_where_an_application_starts_to_read_is_no_setting() -> None:
 def test_the_settings_that_are_said_to_be_refused_are_unknown() -> None:
     refused = [cells[0] for cells in rows() if cells[1].startswith("are refused") and "`poll" in cells[0]]
     refused += [
-        cells[0] for cells in rows() if cells[0].startswith(("`processor.wrapper", "Stores that keep"))
+        cells[0]
+        for cells in rows()
+        if cells[0].startswith(
+            (
+                "`processor.wrapper",
+                "Stores that keep",
+                "`application.id",
+                "`metric.reporters",
+                "The older names",
+            )
+        )
     ]
     names = re.findall(r"`([a-z]+(?:\.[a-z.]+)+)", " ".join(refused))
     assert {"poll.ms", "group.protocol", "dsl.store.format"} <= {*names}
     for name in names:
         with pytest.raises(ConfigError, match=r"unknown key"):
             StreamsConfig.of({name: "x"})
+
+
+def test_the_values_that_are_said_to_be_refused_are() -> None:
+    assert row("0 for `task.timeout.ms`") == "are refused"
+    for refused in (
+        {"task.timeout.ms": 0},
+        {"repartition.purge.interval.ms": 0},
+        {"num.stream.threads": 0},
+        {"num.standby.replicas": -1},
+        {"metrics.recording.level": "TRACE"},
+    ):
+        with pytest.raises(ConfigError, match=r"is not allowed: (a whole number|one of)"):
+            StreamsConfig.of(refused)
 
 
 def test_a_query_of_another_type_of_store_is_said_to_be_one_whatever_its_bound() -> None:
