@@ -535,6 +535,8 @@ class KStream:
         allowed = f"JoinWindows, such as JoinWindows.of_time_difference(60_000), for {self.node.name}"
         check_kind("windows", windows, JoinWindows, allowed)
         _check_functions(self.node, joiner=joiner)
+        allowed = f"a StreamJoined, such as StreamJoined(name=…), for the join of {self.node.name}"
+        check_kind("joined", joined, StreamJoined | None, allowed)
         said = StreamJoined() if joined is None else joined
         this = self._for_join(
             None if said.name is None else f"{said.name}-left", said.key_serde, said.value_serde

@@ -603,3 +603,10 @@ def test_the_changelog_of_a_join_has_the_times_of_results_of_a_join_before_it() 
         changes = running.log.records("app-second-this-join-store-changelog")
         assert [change.timestamp for change in changes] == [90]
         assert output(running) == [("k", "2,1,3", 90)]
+
+
+def test_what_is_said_of_a_join_by_anything_but_a_stream_joined_is_refused() -> None:
+    stream = StreamsBuilder("app").stream("in")
+    name: Any = "pairs"
+    with pytest.raises(ConfigError, match="joined='pairs' is not allowed: a StreamJoined"):
+        stream.join(stream, max, JoinWindows.of_time_difference(3), joined=name)
