@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from harness import schedule as schedules
 from harness.faults import possible
-from harness.generate.vocabulary import accepts, parts_of
+from harness.generate.vocabulary import EXTRACTOR, accepts, parts_of, takes_key
 from harness.history import (
     Ended,
     Event,
@@ -39,7 +39,7 @@ from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import named
 from harness.worlds.sim.world import SimWorld
-from scenarios import Scenario, ScenarioError, load, place_of
+from scenarios import EMPTY, KEYLESS, Scenario, ScenarioError, load, place_of
 from store.streams.timestamps import extractor_of
 
 WATCHDOG_SECONDS = 10.0
@@ -47,9 +47,6 @@ WATCHDOG_SECONDS = 10.0
 all. Its judging may for each `RECORDS_JUDGED`."""
 
 RECORDS_JUDGED = 100
-
-
-EXTRACTOR = "default.timestamp.extractor"
 
 
 def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
@@ -93,6 +90,14 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
         if item.topic not in topics:
             raise ScheduleError(
                 f"{source}: input[{index}].topic is {item.topic!r}, scenario {scenario.name} reads {', '.join(topics)}"
+            )
+        if not takes_key(scenario, item.key):
+            key = {KEYLESS: "a record without a key", EMPTY: "the key of no bytes"}.get(
+                item.key, f"the key {item.key!r}"
+            )
+            raise ScheduleError(
+                f"{source}: input[{index}]: scenario {scenario.name} does not take {key}: all keys of its input have "
+                f"to match {scenario.keys!r}"
             )
         if not accepts(scenario, item, index):
             value = msgspec.json.encode(item.value).decode()

@@ -71,6 +71,11 @@ MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """`transaction.max.timeout.ms` of the brokers of all worlds, which is Kafka's default."""
 
 
+MIN_TRANSACTION_TIMEOUT_MS = 1_000
+"""In the time of a simulated run, which goes on by some milliseconds with each turn, and more with what is waited for,
+transactions of a shorter one would end by themselves."""
+
+
 class ScheduleError(Exception):
     """A schedule file that cannot be used: says which file, where in it, and what is allowed."""
 
@@ -290,6 +295,13 @@ def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> S
             # right here, and not worth a word.
             warnings.simplefilter("ignore")
             config = StreamsConfig.of(values)
+        if config.exactly_once and config.transaction_timeout_ms < MIN_TRANSACTION_TIMEOUT_MS:
+            raise ConfigError(
+                "transaction.timeout.ms",
+                timeout,
+                f"at least {MIN_TRANSACTION_TIMEOUT_MS} in a schedule, whose transactions would end before their "
+                "commits",
+            )
         if config.exactly_once and config.transaction_timeout_ms > MAX_TRANSACTION_TIMEOUT_MS:
             raise ConfigError(
                 "transaction.timeout.ms",

@@ -86,6 +86,13 @@ KEYLESS = ""
 EMPTY = "\0"
 """The key of no bytes, which is a key as any other."""
 
+KEYED = r"(?s).+"
+"""The keys of a scenario whose records all have one, see `Scenario.keys`."""
+NOT_EMPTY = r"(?s)(?!\x00\Z).+"
+"""Those of one that does without the key of no bytes, too."""
+WORD = r"[^\x00 ]+"
+"""Those of one whose reference puts keys together with what else a row is named by."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -286,6 +293,10 @@ class Scenario(ABC):
     tick_ms: ClassVar[int] = 0
     """How often the sub-topologies of these topics do something by the wall clock, and they do nothing else by it; 0:
     nobody knows."""
+
+    keys: ClassVar[str] = r"(?s).*"
+    """What all of an input record's key has to match, as a regular expression: `KEYED`, `NOT_EMPTY`, `WORD`, or one's
+    own. A schedule with another key is refused as one that `accepts` does not take; the default is any key, or none."""
 
     noted: ClassVar[frozenset[str]] = frozenset()
     """Tables of the reference for what the pipeline keeps in no store, but beside its positions: the time that a

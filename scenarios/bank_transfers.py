@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYED, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
@@ -59,6 +59,7 @@ class Scenario(scenarios.Scenario):
 
     name = "bank_transfers"
     summary = "Transfers as two entries each, which the DSL writes to a repartition topic and adds up."
+    keys = KEYED
     updates: ClassVar[frozenset[str]] = frozenset({"output"})
     untimed = True
     noted: ClassVar[frozenset[str]] = frozenset({TIMES})

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, Serdes, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Json, Output, Sample, Serdes, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.topology import Context, Topology
@@ -83,6 +83,7 @@ class Scenario(scenarios.Scenario):
 
     name = "carts"
     summary = "Lists of items that grow and go at the checkout, behind a small cache."
+    keys = NOT_EMPTY
     settings: ClassVar[Mapping[str, Any]] = {"statestore.cache.max.bytes": 1_200}
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:

@@ -141,6 +141,7 @@ class Scenario(scenarios.Scenario):
 
     name = "catalog"
     summary = "All operations of a key-value store, with writes and deletions under open iterators."
+    keys = r"[\x01-\x7f]+"
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(

@@ -31,7 +31,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_record
+from scenarios import NOT_EMPTY, InputRecord, Json, Output, Sample, State, Stores, decode_record
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Windowed
@@ -98,6 +98,7 @@ class Scenario(scenarios.Scenario):
 
     name = "closed_windows"
     summary = "Windows of the DSL that are forwarded once, when they are closed; and cogrouped ones."
+    keys = NOT_EMPTY
     updates: ClassVar[frozenset[str]] = frozenset({"weighed"})
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000

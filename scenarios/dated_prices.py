@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
+from scenarios import KEYLESS, WORD, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import Materialized, StreamsBuilder, TimeWindows
@@ -144,6 +144,7 @@ class Scenario(scenarios.Scenario):
 
     name = "dated_prices"
     summary = "A stream beside versioned tables by the DSL, as of each record's time, at once and with a grace period."
+    keys = rf"({WORD})?"
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 8_000
     durations_ms = (GRACE_MS, HISTORY_MS, RATED_HISTORY_MS, SIZE_MS, SIZE_MS + WINDOW_GRACE_MS)

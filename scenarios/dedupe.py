@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Output, Sample, State, Stores
 from store.state.windowed import LATEST
 from store.streams.topology import Context, Topology
 from store.types import Record
@@ -51,6 +51,7 @@ class Scenario(scenarios.Scenario):
 
     name = "dedupe"
     summary = "Events passed on once, by the ids in a window store."
+    keys = NOT_EMPTY
     time_step_ms = 10_000
     durations_ms = (WITHIN_MS, RETENTION_MS)
     settings: ClassVar[Mapping[str, Any]] = {

@@ -33,7 +33,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import WORD, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import Materialized, StreamsBuilder
@@ -228,6 +228,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Operators of the DSL without state, processors with stores and punctuators, in three sub-topologies."
     )
+    keys = WORD
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 7_000
     durations_ms = (DELIVERY_MS,)

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from google.protobuf.wrappers_pb2 import Int64Value
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_record
+from scenarios import NOT_EMPTY, InputRecord, Json, Output, Sample, State, Stores, decode_record
 from store.avro import AvroSerde
 from store.config import StoreType
 from store.protobuf import ProtobufSerde
@@ -124,6 +124,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Forms of the DSL: joins of streams with changed keys, Avro and Protobuf, one window without an end."
     )
+    keys = NOT_EMPTY
     time_step_ms = 5_000
     durations_ms = (GAP_MS, SOON_MS)
     retentions_ms: ClassVar[Mapping[str, int]] = {

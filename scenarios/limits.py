@@ -31,7 +31,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_held, decode_held_key
+from scenarios import WORD, InputRecord, Json, Output, Sample, State, Stores, decode_held, decode_held_key
 from scenarios.readings import said_of
 from scenarios.top_k import as_headers, as_json
 from store.serdes import JsonSerde, StrSerde
@@ -132,6 +132,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Results of the DSL that are held back, and refused when they are forwarded; dead letters of these."
     )
+    keys = WORD
     # As in `readings`: without transactions in a store, what is refused begins a new incarnation of the task.
     settings: ClassVar[Mapping[str, Any]] = {
         "default.dsl.store": "txn_rocksDB",

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYED, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.timestamps import FailOnInvalidTimestamp
@@ -39,6 +39,7 @@ class Scenario(scenarios.Scenario):
 
     name = "notices"
     summary = "A sink whose partitioner names several partitions, or none, and a count."
+    keys = KEYED
     least_partitions = 2
     updates: ClassVar[frozenset[str]] = frozenset({"given"})
 

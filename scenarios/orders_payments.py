@@ -18,7 +18,7 @@ from random import Random
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST
 from store.streams.topology import Context, Topology
@@ -63,6 +63,7 @@ class Scenario(scenarios.Scenario):
 
     name = "orders_payments"
     summary = "A join of two topics within a time difference, over window stores that keep duplicates."
+    keys = NOT_EMPTY
     time_step_ms = 12_000
     durations_ms = (WITHIN_MS, RETENTION_MS)
 

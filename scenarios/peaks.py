@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Output, Sample, State, Stores
 from scenarios.reconciliation import CLOCK, NOW, Clock
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
@@ -83,6 +83,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Windows of the DSL that are forwarded when they are closed, joined with each other and grouped."
     )
+    keys = NOT_EMPTY
     updates: ClassVar[frozenset[str]] = frozenset({"usage", "windows"})
     changes: ClassVar[frozenset[str]] = frozenset({BY_START, BY_METER})
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}

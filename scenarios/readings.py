@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import Headers, InputRecord, Output, Sample, State, Stores
+from scenarios import KEYED, Headers, InputRecord, Output, Sample, State, Stores
 from store.errors import DeserializationError, RecordRefusedError, SerdeError
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
@@ -162,6 +162,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Records that cannot be read, or are refused, and go to a dead-letter topic; others without a time."
     )
+    keys = KEYED
     # Where a store has no transactions, what is refused begins a new incarnation of the task, in a process that may be
     # about to end: what it leaves is that of a crash, and looks like that of an end in order.
     settings: ClassVar[Mapping[str, Any]] = {

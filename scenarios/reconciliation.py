@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
+from scenarios import KEYLESS, WORD, InputRecord, Json, Output, Sample, State, Stores
 from scenarios.unpaid_orders import those_that_wait
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import JoinWindows, StreamJoined, StreamsBuilder
@@ -78,6 +78,7 @@ class Scenario(scenarios.Scenario):
 
     name = "reconciliation"
     summary = "An outer join of two streams by the DSL over uneven windows, and an inner one for later partners alone."
+    keys = rf"({WORD})?"
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 7_000
     durations_ms = (BEFORE_MS, AFTER_MS, BEFORE_MS + GRACE_MS, AFTER_MS + GRACE_MS, EARLIEST_MS, LATEST_MS)

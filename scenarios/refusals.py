@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYED, InputRecord, Output, Sample, State, Stores
 from scenarios.readings import (
     COUNTED,
     LARGE,
@@ -59,6 +59,7 @@ class Scenario(scenarios.Scenario):
 
     name = "refusals"
     summary = "Records that cannot be read, or are refused, at least once, and go to a dead-letter topic."
+    keys = KEYED
     settings: ClassVar[Mapping[str, Any]] = {
         "processing.guarantee": "at_least_once",
         "deserialization.exception.handler": "scenarios.readings.BuryUnreadable",

@@ -147,6 +147,7 @@ class Scenario(scenarios.Scenario):
 
     name = "registers"
     summary = "Keys and values of any bytes, empty ones among them, in a store of pairs and in one of lists."
+    keys = r"[\x01-\x7f]+"
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(

@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYED, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import EmitStrategy, Materialized, StreamsBuilder, TimeWindows
@@ -73,6 +73,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "An application of the DSL that goes on as another version, with its sub-topologies in another order."
     )
+    keys = KEYED
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST, Window, Windowed
 from store.streams.topology import Context, Topology
@@ -89,6 +89,7 @@ class Scenario(scenarios.Scenario):
 
     name = "sessions"
     summary = "Sessions that merge, from clicks out of order."
+    keys = NOT_EMPTY
     time_step_ms = 12_000
     durations_ms = (GAP_MS, RETENTION_MS)
     edges_ms = (GAP_MS,)

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import WORD, InputRecord, Json, Output, Sample, State, Stores
 from scenarios.readings import EARLIEST, BuryRefused, RefusedError, buried
 from scenarios.unpaid_orders import OF_ORDERS, those_that_wait
 from store.serdes import JsonSerde, Serde, StrSerde
@@ -96,6 +96,7 @@ class Scenario(scenarios.Scenario):
 
     name = "settlements"
     summary = "Joins and an aggregate at least once, whose functions refuse records that were held back."
+    keys = WORD
     settings: ClassVar[Mapping[str, Any]] = {
         "processing.guarantee": "at_least_once",
         "processing.exception.handler": "scenarios.settlements.Complain",

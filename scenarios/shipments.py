@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores, encode_value
+from scenarios import KEYLESS, NOT_EMPTY, InputRecord, Json, Output, Sample, State, Stores, encode_value
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.topology import Topology
@@ -64,6 +64,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Tables of the DSL joined by a foreign key, inner and left, and what the two sides tell each other."
     )
+    keys = NOT_EMPTY
     updates: ClassVar[frozenset[str]] = frozenset({"leaving"})
     keeps_leaving = True
     """Whether the result of the inner join is kept in a store."""

@@ -30,6 +30,7 @@ import msgspec
 
 import scenarios
 from scenarios import (
+    WORD,
     Headers,
     InputRecord,
     Json,
@@ -95,6 +96,7 @@ class Scenario(scenarios.Scenario):
 
     name = "top_k"
     summary = "Windows of the DSL that are suppressed until they are closed, and then ranked; sums that wait a while."
+    keys = WORD
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS, WAIT_MS)

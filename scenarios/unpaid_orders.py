@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import WORD, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, Serde, StrSerde
 from store.streams.dsl import JoinWindows, StreamJoined, StreamsBuilder
 from store.streams.topology import Topology
@@ -49,6 +49,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "A left join of two streams by the DSL, whose records without a partner wait for their windows' end."
     )
+    keys = WORD
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000
     durations_ms = (WITHIN_MS, WITHIN_MS + GRACE_MS)

@@ -18,7 +18,7 @@ from random import Random
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, Serdes, State, Stores
+from scenarios import NOT_EMPTY, InputRecord, Json, Output, Sample, Serdes, State, Stores
 from store.serdes import FloatSerde, JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.topology import Context, Topology
@@ -75,6 +75,7 @@ class Scenario(scenarios.Scenario):
 
     name = "versioned_prices"
     summary = "Trades valued as of their own time, over a versioned store of prices."
+    keys = NOT_EMPTY
     time_step_ms = 8_000
     durations_ms = (NEAR_MS, RETENTION_MS)
 

@@ -34,7 +34,18 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores, decode_held, decode_held_key
+from scenarios import (
+    KEYLESS,
+    WORD,
+    InputRecord,
+    Json,
+    Output,
+    Sample,
+    State,
+    Stores,
+    decode_held,
+    decode_held_key,
+)
 from scenarios.top_k import as_headers, as_json
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST, Windowed
@@ -140,6 +151,7 @@ class Scenario(scenarios.Scenario):
 
     name = "visits"
     summary = "Sessions of the DSL, forwarded with each change or when they have ended; hopping and sliding windows."
+    keys = rf"({WORD})?"
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, Serdes, State, Stores
+from scenarios import KEYED, InputRecord, Json, Output, Sample, Serdes, State, Stores
 from store.serdes import IntSerde, JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import LATEST
@@ -113,6 +113,7 @@ class Scenario(scenarios.Scenario):
 
     name = "windowed_counts"
     summary = "Tumbling windows with grace and expiry, counted behind a repartition topic."
+    keys = KEYED
     time_step_ms = 15_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS, RETENTION_MS)
 

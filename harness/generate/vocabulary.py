@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -35,6 +36,7 @@ from scenarios import (
 from store.errors import ConfigError
 from store.points import Point
 from store.streams.dsl.stores import TableStore
+from store.streams.timestamps import extractor_of
 from store.streams.topology import Topology
 from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
@@ -52,6 +54,8 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
 }
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
 
+
+EXTRACTOR = "default.timestamp.extractor"
 
 REMEMBERED_MS = HOUR_MS
 """A history that is longer outlives, in its changelog, an absence of an hour more than a day."""
@@ -101,8 +105,15 @@ def parts_of(scenario: Scenario) -> Parts:
     application = "a"
     try:
         config = config_of(Schedule(scenario.name, settings=scenario.settings))
+        extractor_of(EXTRACTOR, scenario.settings.get(EXTRACTOR))
     except ConfigError as error:
         raise ScenarioError(f"scenario {scenario.name}: settings: {error}") from None
+    try:
+        re.compile(scenario.keys)
+    except (re.error, TypeError) as error:
+        raise ScenarioError(
+            f"scenario {scenario.name}: keys is {scenario.keys!r}, no regular expression: {error}"
+        ) from None
     if scenario.least_partitions > MAX_PARTITIONS:
         raise ScenarioError(
             f"scenario {scenario.name}: least_partitions is {scenario.least_partitions}, and a schedule has at most "
@@ -302,12 +313,21 @@ def _wrong(scenario: Scenario, sample: object) -> str:
     value = _plain(sample.value)
     if value is not written.value:
         written = replace(written, value=value)
+    if not takes_key(scenario, written.key):
+        return f"its key does not match {scenario.keys!r}, the keys of the scenario"
     return "" if accepts(scenario, written, 0) else "its own function accepts does not take it"
+
+
+def takes_key(scenario: Scenario, key: str) -> bool:
+    """Whether the scenario's pipeline takes records with a key."""
+    return re.fullmatch(scenario.keys, key) is not None
 
 
 def accepts(scenario: Scenario, item: Input, offset: int) -> bool:
     """Whether the scenario's pipeline takes an input record. `ScenarioError` if it does not say."""
     if item.timestamp < 0 and not scenario.untimed:
+        return False
+    if not takes_key(scenario, item.key):
         return False
     record = InputRecord(
         item.topic, item.partition, offset, item.key, item.value, item.timestamp, item.headers

@@ -16,7 +16,8 @@ on, or once a process of a world with failures of its own has died, nothing is a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
@@ -26,9 +27,10 @@ from harness.reference.durability import Kept
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
-from harness.worlds.images import innermost
+from harness.worlds.images import innermost, retains_duplicates
 from scenarios import shown
 from store.streams.dsl.stores import TableStore
+from store.suppliers import StoreSupplier
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -90,7 +92,8 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     folded, held = evidence.folded(look.task, store, upto), look.stores[store].rows
     copy = evidence.copies_before(index)[store]
     halfway = look.standby or copy.restoring or copy.kept is Kept.A_COMMIT
-    changes = [(row.key.partition("#")[0], row) for row in evidence.changes(store, partition_of(look.task))]
+    supplier = evidence.suppliers_of(look.task)[store]
+    changes = [(_name(row, supplier), row) for row in evidence.changes(store, partition_of(look.task))]
     later = {name for name, row in changes if row.offset > upto and (halfway or row.value is None)}
     for name in folded.keys() | held.keys():
         if name in held and same(held[name], folded.get(name)):
@@ -109,6 +112,11 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     return True
 
 
+def _name(row: Row, supplier: StoreSupplier[Any]) -> str:
+    """What a row of a changelog is called in its store, where several may have one name."""
+    return row.key.rpartition("#")[0] if retains_duplicates(innermost(supplier)) else row.key
+
+
 def _whole(evidence: Evidence) -> Iterator[Finding]:
     for task, model in evidence.tasks.items():
         if model.unknown or not evidence.judges(task, len(evidence.events)):
@@ -125,11 +133,7 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
                 if key in expected and key in actual and same(expected[key], actual[key]):
                     continue
                 last = max(
-                    (
-                        row.offset
-                        for row in evidence.changes(store, partition)
-                        if row.key.partition("#")[0] == key
-                    ),
+                    (row.offset for row in evidence.changes(store, partition) if _name(row, supplier) == key),
                     default=None,
                 )
                 came = (
@@ -206,7 +210,7 @@ def _first_untimely(
     store: str,
     rows: Sequence[Row],
     judged: Sequence[Row],
-    stores: Collection[str],
+    stores: Mapping[str, StoreSupplier[Any]],
     *,
     windowed: bool,
     loose: bool,
@@ -233,7 +237,7 @@ def _first_untimely(
     for row in judged:
         if row.offset in by_punctuators:
             continue
-        name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
+        name = _name(row, stores[store])
         key = name.rpartition("@")[0] if windowed else name
         after = followed.get(row.offset)
         any_value = loose or (after is not None and after.timestamp == row.timestamp)

@@ -397,7 +397,7 @@ def _fold_windows(supplier: WindowSupplier | SessionSupplier, rows: Iterable[Row
     entries: dict[str, Entry] = {}
     stream_time = -1
     for row in rows:
-        name, _, number = row.key.rpartition("#") if _several(supplier) else (row.key, "", "")
+        name, _, number = row.key.rpartition("#") if retains_duplicates(supplier) else (row.key, "", "")
         time = _time_in(name, session=isinstance(supplier, SessionSupplier))
         stream_time = max(stream_time, time)
         if row.value is None:
@@ -407,7 +407,8 @@ def _fold_windows(supplier: WindowSupplier | SessionSupplier, rows: Iterable[Row
     return put_together(supplier, entries.values(), stream_time)
 
 
-def _several(supplier: WindowSupplier | SessionSupplier) -> bool:
+def retains_duplicates(supplier: StoreSupplier[Any]) -> bool:
+    """Whether a row of the store's changelog has a number behind its name."""
     return isinstance(supplier, WindowSupplier) and supplier.retain_duplicates
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.replay import replay
 from harness.schedule import Input, Runtime, Schedule, ScheduleError
 from harness.verdict import Outcome
-from scenarios import KEYLESS, load
+from scenarios import KEYLESS, ScenarioError, load
 from store.errors import ConfigError
 
 PINNED = "processing.exception.handler"
@@ -41,6 +43,19 @@ def test_a_schedule_with_an_extractor_that_there_is_not_is_refused() -> None:
     items = (Input(0, "ann", 1, timestamp=1_000),)
     with pytest.raises(ConfigError, match="there is no such class"):
         replay(Schedule("balances", items, settings={"default.timestamp.extractor": "no.such.Thing"}), "sim")
+
+
+def test_a_scenario_that_pins_an_extractor_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pinning.py"
+    file.write_text(
+        "from scenarios.balances import Scenario as Balances\n\n\n"
+        "class Scenario(Balances):\n"
+        '    settings = {"default.timestamp.extractor": "no.such.Thing"}\n\n\n'
+        "SCENARIO = Scenario()\n"
+    )
+    items = (Input(0, "ann", 1, timestamp=1_000),)
+    with pytest.raises(ScenarioError, match=r"settings: default\.timestamp\.extractor='no\.such\.Thing'"):
+        replay(Schedule(str(file), items), "sim")
 
 
 def test_balances_takes_no_record_without_a_key() -> None:

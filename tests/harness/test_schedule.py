@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.faults import FAULTS, Occasion
 from harness.generate import generate
 from harness.generate.strategy import schedules
-from harness.replay import check, check_input, replay
+from harness.generate.vocabulary import accepts, sample_of
+from harness.replay import check, check_input, replay, simulate
 from harness.schedule import (
     MAX_INPUT,
     MAX_TRANSACTION_TIMEOUT_MS,
+    MIN_TRANSACTION_TIMEOUT_MS,
     NO_TIME,
     VERSION,
     Edge,
@@ -155,6 +159,15 @@ def test_a_transaction_timeout_means_nothing_at_least_once_and_may_be_that_of_th
     validate(Schedule("balances", settings=loose))
 
 
+def test_a_transaction_that_would_end_before_its_commit_is_refused() -> None:
+    least = MIN_TRANSACTION_TIMEOUT_MS
+    validate(Schedule("balances", settings={"transaction.timeout.ms": least}))
+    loose = {"transaction.timeout.ms": 50, "processing.guarantee": "at_least_once"}
+    validate(Schedule("balances", settings=loose))
+    with pytest.raises(ScheduleError, match=f"transaction.timeout.ms=50 is not allowed: at least {least}"):
+        validate(Schedule("balances", settings={"transaction.timeout.ms": 50}))
+
+
 def test_more_input_than_a_run_can_take_is_refused() -> None:
     schedule = Schedule("balances", (Input(0, "ann", 1),) * (MAX_INPUT + 1))
     with pytest.raises(ScheduleError, match="number of input records is 10001, allowed are 0 to 10000"):
@@ -289,6 +302,47 @@ def test_a_schedule_of_many_keys_has_those_alone_that_the_scenario_takes() -> No
     scenario = _OfThree()
     for index in range(100):
         check_input(scenario, generate(scenario, 5, index))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "key", "said"),
+    [
+        ("carts", "", "does not take a record without a key"),
+        ("sessions", "\0", "does not take the key of no bytes"),
+        ("catalog", "é", "does not take the key 'é'"),
+        ("top_k", "a b", "does not take the key 'a b'"),
+    ],
+)
+def test_a_key_that_the_scenario_does_not_take_is_refused(scenario: str, key: str, said: str) -> None:
+    there = SCENARIOS[scenario]
+    schedule = generate(there, 5, 0)
+    odd = replace(schedule, input=(replace(schedule.input[0], key=key),))
+    with pytest.raises(ScheduleError, match=said):
+        check_input(there, odd)
+
+
+ODD_KEYS = ("", "\0", " ", "a b", "a\0b", "#", "a#1", "a@1", "é", "\U0001f600", "\n")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_odd_keys_that_a_scenario_takes_are_keys_as_any_other(name: str) -> None:
+    there = SCENARIOS[name]
+    random = Random(5)
+    items = []
+    for number, sample in enumerate(sample_of(there, random) for _ in range(4 * len(ODD_KEYS))):
+        time = (10 + number) * there.time_step_ms if sample.timestamp is None else sample.timestamp
+        item = Input(0, sample.key, sample.value, False, sample.topic, time, sample.headers)
+        odd = replace(item, key=ODD_KEYS[number // 2 % len(ODD_KEYS)])
+        items.append(odd if number % 2 and accepts(there, odd, number) else item)
+    schedule = Schedule(
+        name,
+        tuple(items),
+        runtime=Runtime(there.runtimes[0]),
+        partitions=there.least_partitions,
+        settings=there.settings,
+    )
+    _, verdict = simulate(there, schedule)
+    assert (verdict.outcome, verdict.findings) == (Outcome.HOLDS, ())
 
 
 def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:
