@@ -26,6 +26,7 @@ from harness.oracles import (
     state,
 )
 from harness.oracles.evidence import Evidence
+from harness.reference.orders import MOST_CHAINS
 from harness.schedule import Schedule
 from harness.verdict import Anomaly, Finding, Outcome, Property, Verdict
 from scenarios import Scenario, ScenarioError
@@ -139,6 +140,14 @@ TWO_ANSWERS = (
 )
 
 
+MANY_ORDERS = (
+    f"there are more than {MOST_CHAINS} orders in which a task may have processed its records, and of those that were "
+    "followed up none leads to what was found"
+)
+_BY_ORDER = frozenset({"state", "output", "queries", "changelog", "metrics"})
+"""The oracles that ask where a task has come to by the order of its records."""
+
+
 def _refuse_not_decoded(events: Iterable[Event]) -> None:
     """`ScenarioError` that one of its functions which decode has raised where its pipeline ran, which is not to blame.
     A process tells of its error in words."""
@@ -181,6 +190,12 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
         if findings and not all(line.repeats() for model in evidence.tasks.values() for line in model.lines):
             # Then it is not known what had to be found.
             findings, broken = [], TWO_ANSWERS
+        if any(model.more for model in vars(evidence).get("tasks", {}).values()):
+            by_order = [one for one in findings if one.oracle in _BY_ORDER]
+            if by_order:
+                findings = [one for one in findings if one.oracle not in _BY_ORDER]
+                broken = broken or f"{MANY_ORDERS}: {by_order[0].sentence}"
+        broken = broken or evidence.unjudged
     # It refers to itself. Taken apart it is gone at once, without the garbage collector.
     vars(evidence).clear()
     if findings:

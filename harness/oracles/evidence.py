@@ -165,6 +165,8 @@ class Evidence:
         self._begun = _pipeline(scenario, tuple(sorted(schedule.settings.items())))
         """The pipeline as the run began."""
         configs = [self.config(event.settings) for _, event in self.of(Started)]
+        self.unjudged = ""
+        """What could not be judged, and why; empty if all was."""
         self.exactly_once = all(config.exactly_once for config in configs)
         """Whether every process ran under exactly once."""
         self.exact = self.exactly_once or self.calm

@@ -35,6 +35,10 @@ from store.log.partitioner import partition_for
 _NONE = "none (no record that any task has read accounts for one)"
 MOST_COMBINATIONS = 64
 """Of orders of several tasks that are tried together."""
+TOO_MANY = (
+    f"the output was not judged: of the orders that are possible for the tasks together {MOST_COMBINATIONS} "
+    "were tried, and there are more"
+)
 
 Rows = Sequence[tuple[str, Row]]
 Content = tuple[object, int, tuple[tuple[str, str | None], ...]]
@@ -179,6 +183,9 @@ class _Judge:
         right: dict[str, list[Line]] = {task: [] for task in ways}
         for number, chosen in enumerate(product(*ways.values())):
             if number == MOST_COMBINATIONS:
+                if not any(right.values()):
+                    self._evidence.unjudged = TOO_MANY
+                # One that leads there is enough; which of the others do too is not known.
                 return []
             parts = [
                 (task, line.outputs[: line.prefixes[at].outputs])

@@ -260,6 +260,8 @@ class TaskModel:
         self._only: Line | None = None
         """Its one order, where that is given."""
         self._topic = self.sources.topics[0]
+        self.more = False
+        """Whether there may be more orders than were followed up."""
         self.unknown = False
         """Whether no event tells of the order, and no order was found in reasonable time."""
         if len(rows) == 1 and self.sources.topics[0] not in cleaned:
@@ -283,7 +285,7 @@ class TaskModel:
         )
 
     def _orders(self) -> list[Chain]:
-        told = chains(self.sources, self._segments)
+        told, self.more = chains(self.sources, self._segments)
         if any(len(chain) == sum(self.sources.end) for chain in told) or (
             told and self._segments and not self._partial
         ):

@@ -121,8 +121,9 @@ class Sources:
         return all(last[self.rows[topic][at].key] > at for at in range(first, after))
 
 
-def chains(sources: Sources, parts: Sequence[Segment]) -> list[Chain]:
-    """The committed orders that the segments allow; empty when they allow none, as when events are missing."""
+def chains(sources: Sources, parts: Sequence[Segment]) -> tuple[list[Chain], bool]:
+    """The committed orders that the segments allow; empty when they allow none, as when events are missing. And whether
+    there may be more than were followed up."""
     found: dict[Chain, tuple[int, ...]] = {}
     committing = [part for part in parts if part.committing is not None]
     pending: list[tuple[int, tuple[int, ...], Chain]] = [(0, (0,) * len(sources.topics), ())]
@@ -138,7 +139,7 @@ def chains(sources: Sources, parts: Sequence[Segment]) -> list[Chain]:
         if after is not None:
             pending.append((at + 1, after, chain + tuple(part.records)))
     furthest = [chain for chain, vector in found.items() if vector == sources.end]
-    return furthest or list(found)
+    return furthest or list(found), bool(pending)
 
 
 def branches(sources: Sources, chain: Chain, parts: Sequence[Segment]) -> list[Chain]:
