@@ -7,7 +7,7 @@ meet walks with the index: a first kill through the protocol points, and each de
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import cycle, islice, takewhile
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
@@ -83,6 +83,9 @@ REMEMBERED = 8
 CROWDED = 12
 """One schedule in so many by workers whose tasks may share a process, and hold rows back, has a task that comes to a
 process in which another one has a cache that is full."""
+
+BESIDE_COMMITS = 13
+"""One schedule in so many of a pipeline with stores has queries of what is not committed while it is being so."""
 
 UNDISTURBED = 2
 """One schedule in so many by members of a group of a scenario that aborts has tasks that abort beside others of their
@@ -618,6 +621,8 @@ class _Generator:
             steps = [*self._comes_to_a_full_cache(), *(steps if self._index // CROWDED % 3 == 2 else ())]
         if self._remembers:
             steps = [*self._remembers_after_a_day(), *steps]
+        if self._index % BESIDE_COMMITS == BESIDE_COMMITS - 2 and self._parts.stores:
+            steps = [*self._asks_beside_commits(), *steps]
         if self._index % BEHIND_ABORTED == BEHIND_ABORTED // 2 and "truncate_aborted" in self._possible:
             items = (*_aborted_before(items, 1 + self._index // BEHIND_ABORTED % 2), *items)
             steps = [*(Step("truncate_aborted", topic=topic) for topic in self._parts.inputs), *steps]
@@ -699,6 +704,26 @@ class _Generator:
         most = self._fullest()
         first, second = (f"{ordinal}_{number}" for number in (most, (most + 1) % self._partitions))
         return [Step("move", task=first), Step("move", task=second, wait=1 + self._index // CROWDED % 3)]
+
+    def _asks_beside_commits(self) -> list[Step]:
+        """Queries of what is not committed at one phase of a commit after the other, the first of which have something
+        to be ahead of."""
+        phases = (Point.KAFKA_COMMITTED, Point.FLUSHED, Point.OFFSETS_SENT, Point.COMMIT_STARTED)
+        turn = self._index // BESIDE_COMMITS
+        asked = []
+        for number, phase in enumerate(islice(cycle(phases), turn, turn + 3)):
+            step = self._query()
+            assert step.query is not None
+            query = replace(
+                step.query,
+                isolation=IsolationLevel.READ_UNCOMMITTED,
+                bound=None,
+                hold=0,
+                slow=False,
+                elsewhere=False,
+            )
+            asked.append(replace(step, query=query, at=phase, wait=(turn + number) % 3))
+        return asked
 
     def _dies_in_a_move(self, partition: int) -> list[Step]:
         """Stores whose entries in the checkpoint move beside them, and a start that dies at another place of that each

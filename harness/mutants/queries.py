@@ -97,6 +97,20 @@ MUTANTS = (
         oracle="queries",
     ),
     Mutant(
+        "uncommitted-position-behind-its-data-in-a-commit",
+        OWN,
+        "An answer at READ_UNCOMMITTED has the position of the last commit while Kafka has the next one and the stores "
+        "have not.",
+        (
+            Edit(
+                "store.streams.task:Task._open_store",
+                "_last_records(dict(self._positions))",
+                "_last_records({} if self._state is _State.MUST_CLOSE else dict(self._positions))",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
         "committed-position-ahead-of-its-data",
         "KAFKA-13249",
         "An answer at READ_COMMITTED has the position of what is processed and not committed.",

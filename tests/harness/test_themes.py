@@ -10,6 +10,7 @@ import pytest
 from harness.generate import generate
 from harness.generate.plain import (
     BEHIND_ABORTED,
+    BESIDE_COMMITS,
     CROWDED,
     DAMAGED,
     HELD_BACK_RECORDS,
@@ -264,6 +265,11 @@ def test_one_schedule_in_ten_loses_stores_that_were_closed_in_order_and_dies_in_
             "versions-are-compacted-after-a-day",
             "dated_shipments",
             range(REMEMBERED - 3, 100, REMEMBERED),
+        ),
+        (
+            "uncommitted-position-behind-its-data-in-a-commit",
+            "catalog",
+            range(BESIDE_COMMITS - 2, 100, BESIDE_COMMITS),
         ),
         ("caches-keep-their-first-share", "balances", range(CROWDED - 8, 100, CROWDED)),
     ],
