@@ -594,6 +594,9 @@ class _Generator:
     def _by_turns(self, items: tuple[Input, ...], steps: list[Step]) -> tuple[tuple[Input, ...], list[Step]]:
         """The input and the steps with what is seldom met, each in one of so many schedules of the pipelines that can
         have it, so that whatever else is drawn stays as it is."""
+        if self._crowded:
+            # By turns alone: what else comes may have it open its stores anew, with the share that there is then.
+            steps = [*self._comes_to_a_full_cache(), *(steps if self._index // CROWDED % 3 == 2 else ())]
         if self._index % DAMAGED == 1 and self._parts.follows and "damage_rows" in self._possible:
             wait = 1 + self._index // DAMAGED % 4
             first = self._parts.ordinals[0]
@@ -616,9 +619,6 @@ class _Generator:
         if self._scenario.untimed and self._index % UNTIMED == UNTIMED // 2:
             items = _some_untimed(items, self._index // UNTIMED)
             steps = [*self._refused_behind_untimed(items[0].partition), *steps]
-        if self._crowded:
-            # By turns alone: what else comes may have it open its stores anew, with the share that there is then.
-            steps = [*self._comes_to_a_full_cache(), *(steps if self._index // CROWDED % 3 == 2 else ())]
         if self._remembers:
             steps = [*self._remembers_after_a_day(), *steps]
         if self._index % BESIDE_COMMITS == BESIDE_COMMITS - 2 and self._parts.stores:
