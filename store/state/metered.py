@@ -145,7 +145,7 @@ class _TimestampedSerde(Generic[V]):
         return cast(bytes, None if data is None else timestamped.pack(data, value.timestamp))
 
     def deserialize(self, data: bytes) -> ValueAndTimestamp[V]:
-        value, timestamp = timestamped.unpack(data)
+        value, timestamp = timestamped.split(data)
         return ValueAndTimestamp(self._inner.deserialize(value), timestamp)
 
 

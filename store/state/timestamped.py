@@ -44,13 +44,18 @@ def check(row: bytes) -> None:
         )
 
 
-def unpack(row: bytes) -> ValueAndTimestamp[bytes]:
-    """Raises `StoreCorruptedError` for bytes that hold no time."""
+def split(row: bytes) -> tuple[bytes, int]:
+    """The value and the time of a row. Raises `StoreCorruptedError` for bytes that hold no time."""
     if len(row) < _TIME.size:
         raise StoreCorruptedError(
             f"{row!r} is no value with a timestamp: it is shorter than {_TIME.size} bytes"
         )
-    return ValueAndTimestamp(row[_TIME.size :], _TIME.unpack_from(row)[0])
+    return row[_TIME.size :], _TIME.unpack_from(row)[0]
+
+
+def unpack(row: bytes) -> ValueAndTimestamp[bytes]:
+    """`split`, as a user gets it."""
+    return ValueAndTimestamp(*split(row))
 
 
 def to_record(key: bytes, row: bytes | None) -> tuple[bytes, bytes | None, int | None]:
@@ -58,7 +63,7 @@ def to_record(key: bytes, row: bytes | None) -> tuple[bytes, bytes | None, int |
     if row is None:
         return key, None, None
     if len(row) < _TIME.size:
-        unpack(row)
+        split(row)
     return key, row[_TIME.size :], _TIME.unpack_from(row)[0]
 
 
