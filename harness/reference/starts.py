@@ -433,8 +433,11 @@ class Starts:
                 # Its restore began at some time between, which is what it is as young as.
                 self._disk(event.task, life.host, event.store).current_ms = self._now_ms
             first, number = life.replayed.get(event.store, (event.first, 0))
-            life.replayed[event.store] = min(first, event.first), number + event.records
             read_to = life.read_to.get(event.store, event.first)
+            if event.first < read_to and self._now_ms > life.opened_ms.get(event.store, self._now_ms):
+                # It was on the way for so long that what it read was not given to the store, which is opened anew.
+                number = 0
+            life.replayed[event.store] = min(first, event.first), number + event.records
             if event.first > read_to:
                 life.gaps.setdefault(event.store, []).append(range(read_to, event.first))
             life.read_to[event.store] = max(read_to, event.last + 1)
