@@ -3,7 +3,7 @@ stays zero.
 
 Input, keyed by the payer: whom to pay, and how much; or null, which is left out. The first sub-topology counts the
 transfers of each payer in a store of its own and writes two entries to the repartition topic of a group, keyed by
-account: minus for the payer, plus for the payee. The second one adds the entries up.
+account: minus for the payer, plus for the payee, and none where nothing is paid. The second one adds the entries up.
 
 Output, keyed by account: the new balance, with the latest time of its entries. With a record cache that is each one,
 or what several entries have made of it by the commit. An entry that is lost or counted twice shows for ever.
@@ -46,8 +46,17 @@ def is_transfer(_payer: str, transfer: dict[str, Any] | None) -> bool:
     return transfer is not None
 
 
-def entries_of(payer: str, transfer: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(payer, -transfer["amount"]), (transfer["to"], transfer["amount"])]
+def paid(transfer: dict[str, Any]) -> int:
+    amount: int = transfer["amount"]
+    return -amount
+
+
+def received(_payer: str, transfer: dict[str, Any]) -> tuple[str, int]:
+    return transfer["to"], transfer["amount"]
+
+
+def is_nothing(_account: str, amount: int) -> bool:
+    return amount == 0
 
 
 def plus(balance: int, entry: int) -> int:
@@ -72,8 +81,11 @@ class Scenario(scenarios.Scenario):
             f"{application_id}-input", timestamp_extractor=UsePartitionTimeOnInvalidTimestamp
         ).filter(is_transfer)
         counted = transfers.process_values(Count, TRANSFERS)
-        entries = counted.flat_map(entries_of).group_by_key(value_serde=values, name="entries")
-        balances = entries.reduce(plus, materialized=Materialized(BALANCES))
+        # The keys of one of the two are those of the input still.
+        entries = counted.map_values(paid).merge(counted.map(received))
+        kinds = entries.split(name="entry-").branch(is_nothing, name="nothing").default_branch(name="some")
+        grouped = kinds["entry-some"].group_by_key(value_serde=values, name="entries")
+        balances = grouped.reduce(plus, materialized=Materialized(BALANCES))
         balances.to_stream().to(f"{application_id}-output")
         return builder.build().sub_topologies
 
@@ -92,6 +104,8 @@ class Scenario(scenarios.Scenario):
         if record.topic == "input":
             amount = record.value["amount"]
             state[TRANSFERS][record.key] = state[TRANSFERS].get(record.key, 0) + 1
+            if not amount:
+                return []
             return [
                 Output(ENTRIES, record.key, -amount, time),
                 Output(ENTRIES, record.value["to"], amount, time),

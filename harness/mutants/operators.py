@@ -375,4 +375,28 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-merged-stream-has-the-keys-of-one",
+        OWN,
+        "A stream that is merged with one of other keys is grouped where its records are.",
+        (
+            Edit(
+                "store.streams.dsl.builder:KStream.merge",
+                "self.repartition_required or other.repartition_required",
+                "self.repartition_required",
+            ),
+        ),
+    ),
+    Mutant(
+        "branches-forget-that-keys-are-new",
+        OWN,
+        "A branch of a stream with new keys is grouped where its records are.",
+        (
+            Edit(
+                "store.streams.dsl.builder:BranchedKStream._child",
+                "repartition=stream.repartition_required",
+                "repartition=False",
+            ),
+        ),
+    ),
 )
