@@ -14,9 +14,9 @@ prices as text, null where there is none any more.
 The second sub-topology gets prices by whether they are odd: in `classes` are all prices of a class, in order, and in
 `sums` their sum; null for an empty class. In `numbers` is how many they are. A price that changes leaves one class for
 another. Whenever it does, in `means` is how many they are by then, and their sum. The sums are grouped by whether they
-are large, for a third sub-topology, which adds them up in `totals`. With a record cache `offers`, `taxed_offers` and
-`bargains_now` have at a commit what a product has come to, and there may be more or less before it; and what has come
-to the classes amounts to the same.
+are large, for a third sub-topology, which adds three times each of them up in `totals`. With a record cache `offers`,
+`taxed_offers` and `bargains_now` have at a commit what a product has come to, and there may be more or less before it;
+and what has come to the classes amounts to the same.
 
 Three more tables are grouped anew: `offers` by what there is of the two, the low prices as text by how low they are,
 and all that was ordered of a product by whether it was ordered more than once. Their groups are counted in `numbers`
@@ -140,7 +140,7 @@ def minus(total: int, price: int) -> int | None:
 
 
 def by_size(_class: str, total: int) -> tuple[str, int]:
-    return ("large" if total >= LARGE else "small"), total
+    return ("large" if total >= TAX * LARGE else "small"), total
 
 
 class AddSum:
@@ -156,7 +156,7 @@ class AddSum:
 
 
 class Tax:
-    """A transformer of prices."""
+    """A transformer of prices, and of their sums."""
 
     def init(self, context: TransformContext) -> None: ...
 
@@ -202,7 +202,7 @@ class Scenario(scenarios.Scenario):
         )
         even = objects.filter(is_even_object)
         even.to_table(materialized=Materialized(LAST, value_serde=JsonSerde()))
-        sizes = sums.group_by(by_size, name="by-size")
+        sizes = sums.transform_values(Tax).group_by(by_size, name="by-size")
         totals = sizes.reduce(plus, minus, materialized=Materialized(TOTALS))
         totals.to_stream().to(f"{application_id}-totals")
         # Without a cache, so that sums are read in the midst of a transaction.
@@ -322,7 +322,8 @@ class Scenario(scenarios.Scenario):
                 state[store][record.key] = [members, time]
             outputs.append(Output(topic, record.key, members, time))
             if store == SUMS:
-                outputs += _moves(BY_SIZE, _size_of(before), before, _size_of(members), members, time)
+                left, comes_to = (total and total * TAX for total in (before, members))
+                outputs += _moves(BY_SIZE, _size_of(before), left, _size_of(members), comes_to, time)
             elif store == NUMBERS:
                 total, _ = state[SUMS].get(record.key, [None, -1])
                 outputs.append(Output("means", record.key, [members, total], time))

@@ -491,4 +491,16 @@ MUTANTS = (
         "Once a join has had an update of a table written and forwarded, the task goes on at the record of that one.",
         (Edit(f"{_TABLE}.settle", "        self.task.record = at\n", ""),),
     ),
+    Mutant(
+        "a-transformed-table-sends-the-old-value-as-it-was",
+        OWN,
+        "A row that a transformer of values has made goes with an old value that was not transformed.",
+        (
+            Edit(
+                "store.streams.dsl.processors:TransformTable.bind",
+                "before = transform(key, old, timestamp, headers) if sends_old else None",
+                "before = old if sends_old else None",
+            ),
+        ),
+    ),
 )
