@@ -383,6 +383,8 @@ class Final(msgspec.Struct, frozen=True, tag="final"):
     """The least timestamp that the world can write. Input of before was written with it."""
     elapsed_ms: int | None = None
     """How much time had passed when everything was at rest; None where that depends on how fast the machine is."""
+    ages_ms: dict[str, dict[int, int]] = {}
+    """Topic → partition → how long ago the group's position was committed; absent where that is not told."""
 
 
 class OutputObserved(msgspec.Struct, frozen=True, tag="output"):

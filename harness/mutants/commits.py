@@ -229,6 +229,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "markers-are-left-by-a-task-host-that-ends",
+        OWN,
+        "A task host that ends leaves the group before markers and aborted records that its tasks have passed over.",
+        (
+            Edit(
+                "store.spark.host:TaskHost.close",
+                "[one for one, task in worker.tasks.items() if task.has_passed_over]",
+                "[]",
+            ),
+        ),
+    ),
+    Mutant(
         "attempt-ends-without-its-last-commit",
         OWN,
         "An order of Spark counts as carried out although what was processed last is not committed.",

@@ -240,4 +240,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "markers-are-left-by-a-member-that-stops",
+        OWN,
+        "A member that stops leaves the group before the markers and aborted records that its tasks have passed over.",
+        (
+            Edit(
+                "store.streams.thread:StreamThread.stop",
+                "[partition for partition, task in worker.tasks.items() if task.has_passed_over]",
+                "[]",
+            ),
+        ),
+    ),
 )

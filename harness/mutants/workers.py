@@ -226,4 +226,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "positions-of-long-ago-are-left-so",
+        OWN,
+        "A task that is opened with positions of long ago leaves them so until it has input, or a broker forgets them.",
+        (
+            Edit(
+                "store.streams.worker:Worker._step",
+                "            long_ago = long_ago or task.began_with_positions_of(REFRESH_POSITIONS_S)\n",
+                "",
+            ),
+        ),
+    ),
 )

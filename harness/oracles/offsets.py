@@ -5,6 +5,11 @@ A copy is asked for that only as far as its durability reaches: one whose host h
 be behind until the task runs there again, and so may any copy on another host. Under at least once nothing is asked of
 tasks of which two incarnations ran at the same time: the slower one may have set everything back.
 
+Members of a group, and hosts on Spark, that end in order when everything has come to rest leave the group behind
+markers and aborted records too: retention may take all that there was while nobody runs, and who starts then would have
+to say that it is lost. Whoever was opened with positions of long ago, which a broker may forget, has committed them
+again.
+
 In a run that changes from at least once to exactly once, no process goes on with stores that are ahead of the group.
 """
 
@@ -13,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.faults import Occasion
+from harness.faults import FAULTS, Capability, Occasion
 from harness.history import (
     End,
     Ended,
@@ -29,15 +34,22 @@ from harness.history import (
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
 from harness.reference.durability import Kind
-from harness.schedule import Edge
+from harness.schedule import Edge, Runtime
 from harness.verdict import Anomaly, Finding
 from store.points import Point
+from store.streams.worker import REFRESH_POSITIONS_S
+
+_HIDING = frozenset({Capability.MARKERS, Capability.LOGS})
+"""What faults need that may hide markers from who reads, or take them."""
+
+_MOVES_TIME = frozenset({Capability.TIME, Capability.CLOCKS})
 
 _COMMITTED = f"{Edge.AFTER} {Occasion.COMMIT_TRANSACTION}"
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     end = len(evidence.events)
+    rested = _rested(evidence)
     for task, model in evidence.tasks.items():
         if not (evidence.exactly_once or evidence.alone(task)):
             continue
@@ -62,8 +74,88 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                     expected=last + 1,
                     actual=group,
                 )
+            elif (
+                group < end_of_all
+                and topic in evidence.final.inputs
+                and task in rested
+                and rested[task].quiet
+            ):
+                yield Finding(
+                    "offsets",
+                    f"The process that ran task {task} last ended in order when everything was at rest, and has left "
+                    f"the group at {group} of {topic}-{model.partition}, before the markers and aborted records that "
+                    f"end at {end_of_all} ({evidence.story_before(end, task)}).",
+                    Anomaly.LOST,
+                    task=task,
+                    expected=end_of_all,
+                    actual=group,
+                )
     yield from _copies(evidence)
     yield from _ahead(evidence)
+    yield from _positions_of_long_ago(evidence, rested)
+
+
+class _Rested(NamedTuple):
+    """An incarnation that ended in order with nothing left to do for anybody, as the last of its task."""
+
+    began: int
+    """The event by which it had its task open."""
+    quiet: bool
+    """Whether nothing can have kept the last markers of its inputs from it."""
+
+
+def _rested(evidence: Evidence) -> dict[str, _Rested]:
+    """By task, those that met no fault by which their last positions may not have reached the group. None where time is
+    real: nobody knows then what a process has heard of when it ends."""
+    if evidence.final.elapsed_ms is None:
+        return {}
+    disturbed: set[int] = set()
+    began: dict[int, int] = {}
+    rested: dict[str, tuple[int, _Rested]] = {}
+    quiet = evidence.schedule.runtime is not Runtime.WORKER
+    last = -1
+    for index, event in evidence.among(Started, Injected, Ended, Point.RECORD_PROCESSED, Point.RESTORED):
+        if isinstance(event, Ended):
+            rested.pop(event.task, None)
+            who = event.incarnation
+            if event.reason is End.DONE and who is not None and who in began and who not in disturbed:
+                rested[event.task] = index, _Rested(began[who], quiet)
+            continue
+        if isinstance(event, Reached) and event.point is Point.RESTORED:
+            began[event.incarnation] = index
+            continue
+        last = index
+        if isinstance(event, Injected):
+            quiet = quiet and _HIDING.isdisjoint(FAULTS[event.fault].needs)
+            if event.incarnation is not None:
+                disturbed.add(event.incarnation)
+    return {task: one for task, (index, one) in rested.items() if index > last}
+
+
+def _positions_of_long_ago(evidence: Evidence, rested: Mapping[str, _Rested]) -> Iterator[Finding]:
+    """The first position that a broker may forget soon, and that a process has left so which was opened with it and has
+    come to rest since."""
+    passes = [index for index, event in evidence.of(Injected) if _MOVES_TIME & FAULTS[event.fault].needs]
+    last = max(passes, default=len(evidence.events))
+    for task, one in rested.items():
+        if one.began < last or evidence.schedule.runtime is Runtime.SPARK:
+            continue
+        model = evidence.tasks[task]
+        for topic in model.sources.topics:
+            age_ms = evidence.final.ages_ms.get(topic, {}).get(model.partition, 0)
+            if age_ms >= 2 * REFRESH_POSITIONS_S * 1000:
+                yield Finding(
+                    "offsets",
+                    f"The process that ran task {task} last has left the group's position in "
+                    f"{topic}-{model.partition} as it was committed {age_ms // 3_600_000} hours ago: the broker may "
+                    "forget it, and then nobody knows what was processed "
+                    f"({evidence.story_before(len(evidence.events), task)}).",
+                    Anomaly.LOST,
+                    task=task,
+                    expected=f"less than {2 * REFRESH_POSITIONS_S / 3600:g} hours",
+                    actual=age_ms,
+                )
+                return
 
 
 def _ahead(evidence: Evidence) -> Iterator[Finding]:

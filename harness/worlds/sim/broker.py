@@ -316,6 +316,7 @@ class SimBroker:
             self._sent += 1
             group.metadata.pop(group.committed.get(tp, (0, 0))[0], None)
             group.committed[tp] = (self._sent, position)
+            group.committed_ms[tp] = self.now
             if metadata:
                 group.metadata[self._sent] = metadata
 
@@ -333,6 +334,13 @@ class SimBroker:
         if group is not None:
             for tp in tps:
                 group.committed.pop(tp, None)
+
+    def ages_ms(self, group_id: str) -> dict[TopicPartition, int]:
+        """How long ago each position of a group was committed."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return {}
+        return {tp: self.now - group.committed_ms[tp] for tp in group.committed}
 
     # Time and markers.
 
@@ -653,6 +661,7 @@ class SimBroker:
             if commit and sent > group.committed.get(tp, (0, 0)):
                 gone = group.committed.get(tp, (0, 0))
                 group.committed[tp] = sent
+                group.committed_ms[tp] = self.now
             group.metadata.pop(gone[0], None)
 
     # Finding things.

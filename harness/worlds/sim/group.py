@@ -121,6 +121,7 @@ class Group:
         "_rebalance_ends_ms",
         "_serial",
         "committed",
+        "committed_ms",
         "generation",
         "group_id",
         "metadata",
@@ -131,6 +132,8 @@ class Group:
     def __init__(self, group_id: str, partitions: Callable[[str], int], place: Callable[[int], int]) -> None:
         self.group_id = group_id
         self.committed: dict[TopicPartition, tuple[int, int]] = {}
+        self.committed_ms: dict[TopicPartition, int] = {}
+        """When each position was committed."""
         # What was sent beside a position, by the order in which it was sent.
         self.metadata: dict[int, str] = {}
         self.pending: dict[int, dict[TopicPartition, tuple[int, int]]] = {}

@@ -1329,11 +1329,12 @@ class SimRun(VersionedRun):
             began_ms = self.broker.now
             self.drive()
             elapsed_ms = self.broker.now - began_ms
+            ages = self.broker.ages_ms(APPLICATION)
             if self._loose:
                 # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
                 self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
             self.broker.settle()
-            self._finish(elapsed_ms)
+            self._finish(elapsed_ms, ages)
         except RestlessError as error:
             self.director.ended(error.actor, End.FAILED, str(error))
         finally:
@@ -1357,12 +1358,15 @@ class SimRun(VersionedRun):
         assert self.current is not None
         return self.current.entered(task)
 
-    def _finish(self, elapsed_ms: int) -> None:
+    def _finish(self, elapsed_ms: int, ages: Mapping[TopicPartition, int]) -> None:
         for task in self.tasks:
             for host in self.hosts:
                 self._look(task, host)
         final = clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
-        self.events.append(structs.replace(final, elapsed_ms=elapsed_ms))
+        ages_ms: dict[str, dict[int, int]] = {}
+        for tp, age_ms in ages.items():
+            ages_ms.setdefault(tp.topic.removeprefix(f"{APPLICATION}-"), {})[tp.partition] = age_ms
+        self.events.append(structs.replace(final, elapsed_ms=elapsed_ms, ages_ms=ages_ms))
 
     def _look(self, task: str, host: Host | FileHost) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
