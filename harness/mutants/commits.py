@@ -229,6 +229,35 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an-order-goes-one-record-further",
+        OWN,
+        "A task that is brought to an end on Spark takes the record there, too, which is the first of the next batch.",
+        (Edit(f"{_WORKER}._process", "bisect_left(records, end,", "bisect_left(records, end + 1,"),),
+    ),
+    Mutant(
+        "an-order-is-answered-with-where-the-task-was",
+        OWN,
+        "A task host answers an order with the positions that its task had when the order came.",
+        (
+            Edit(
+                "store.spark.host:TaskHost._advance",
+                "        try:\n            records = worker.advance(",
+                "        before = {one: dict(task._committed) for one, task in worker.tasks.items()}\n"
+                "        try:\n            records = worker.advance(",
+                also=(
+                    (
+                        "                    topic: worker.tasks[order.partition].committed_position(\n"
+                        "                        TopicPartition(topic, order.partition)\n"
+                        "                    )\n",
+                        "                    topic: before.get(order.partition, {}).get(\n"
+                        "                        TopicPartition(topic, order.partition), 0\n"
+                        "                    )\n",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Mutant(
         "markers-are-left-by-a-task-host-that-ends",
         OWN,
         "A task host that ends leaves the group before markers and aborted records that its tasks have passed over.",

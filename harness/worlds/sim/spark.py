@@ -10,7 +10,7 @@ one with other settings, goes on from the same logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from harness.history import End
@@ -30,7 +30,7 @@ from harness.worlds.sim.run import Process, SimRun
 from harness.worlds.versions import part_in
 from store.errors import TaskHostError
 from store.points import Point
-from store.spark.host import Order, Orders, TaskHost
+from store.spark.host import Carried, Order, Orders, TaskHost
 from store.streams.application import Application
 from store.streams.topology import Topology
 from store.types import TopicPartition
@@ -230,11 +230,20 @@ class Driver:
                     if tp.partition == partition_of(actor.task)
                 }
                 try:
-                    host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
+                    (carried,) = host.carry_out(
+                        Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1)
+                    )
                 except TaskHostError:
                     if not actor.stopping:
                         raise
                     break
+                if beyond := self._beyond(carried):
+                    return End.FAILED, f"no order goes as far as the answer to the one up to {ends}: {beyond}"
+                if left := self._left_by(carried, ends):
+                    return (
+                        End.FAILED,
+                        f"an order up to {ends} counts as carried out, and the answer lacks {left}",
+                    )
                 if not self._carried_out(actor):
                     break
                 # No input wakes it up: an order does, or that it is asked to end.
@@ -246,6 +255,25 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
             return how_it_ended(error, attempt=True), describe(error)
         return End.DONE, ""
+
+    def _beyond(self, carried: Carried) -> dict[TopicPartition, int]:
+        """Positions that no batch has been planned up to."""
+        places = {TopicPartition(topic, carried.partition): at for topic, at in carried.positions.items()}
+        return {
+            tp: at
+            for tp, at in places.items()
+            if at > next(batch[tp][1] for batch in reversed(self._offset_log) if tp in batch)
+        }
+
+    def _left_by(self, carried: Carried, ends: Mapping[str, int]) -> list[TopicPartition]:
+        """Where records lie before the ends of an order that the answer to it is not beyond. Markers may lie there."""
+        places = {TopicPartition(topic, carried.partition): at for topic, at in carried.positions.items()}
+        return [
+            tp
+            for tp, at in places.items()
+            if at < ends[tp.topic]
+            and any(at <= one.offset < ends[tp.topic] for one in self._run.cluster.committed(*tp))
+        ]
 
     def _carried_out(self, actor: Actor) -> bool:
         """Tell the driver that an order is carried out. Whether it is still there: one that was killed has left those
