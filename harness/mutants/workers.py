@@ -238,4 +238,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "of-equal-times-a-run-goes-on",
+        OWN,
+        "A task goes on with one of its inputs while the next record of one that comes before it has the same time.",
+        (
+            Edit(
+                "store.streams.arrivals:in_time",
+                "(records[end].timestamp, number) < others",
+                "records[end].timestamp <= others[0]",
+            ),
+        ),
+    ),
 )

@@ -2,8 +2,8 @@
 
 In each round it asks all of its inputs. What it processes next is then none that is later than the next one of another
 input, and none at all while an input of which there may be more has been used up: its next record may be earlier. Of
-equal times any may come first. What there was beyond what it was handed in the round is not asked for, since that
-depends on how many records it asks for at a time.
+equal times that of the first input comes first, so that what is read again comes in the same order. What there was
+beyond what it was handed in the round is not asked for, since that depends on how many records it asks for at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         return
     rounds: dict[int, dict[str, Handed]] = defaultdict(dict)
     """Incarnation → topic → what it was handed of it last."""
+    inputs = [topic for model in evidence.tasks.values() for topic in model.sources.topics]
+    places = {topic: number for number, topic in enumerate(dict.fromkeys(inputs))}
+    """Topic → its place among the inputs of its sub-topology."""
+
+    def turn(time: int, topic: str) -> tuple[int, int]:
+        return time, places.get(topic, 0)
+
     done: dict[tuple[int, str], int] = {}
     """Incarnation and topic → how many of these it has processed."""
     for index, event in evidence.among(Handed, Processed):
@@ -39,7 +46,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             left = other.records[done[event.incarnation, topic] :]
             if topic == event.topic or not (left or other.more):
                 continue
-            if left and left[0][1] >= times[event.offset]:
+            if left and turn(left[0][1], topic) >= turn(times[event.offset], event.topic):
                 continue
             before = f"offset {left[0][0]} of time {left[0][1]}" if left else "what comes next"
             yield Finding(
