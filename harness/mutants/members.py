@@ -252,4 +252,10 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "who-has-a-task-counts-as-its-copy",
+        OWN,
+        "Of the hosts that are to keep a copy of a task the one that runs it is one, so that there is one less.",
+        (Edit("store.streams.thread:copies", "hosts - {owner}", "hosts"),),
+    ),
 )

@@ -1,18 +1,31 @@
 """The copy of a store that a standby keeps is the changelog up to the offset that it names, and never ahead of what was
 committed when it was looked at: a takeover must not begin with what was aborted afterwards. One that was asked to end
 once everything had come to rest holds all of the changelog: a copy that does not follow is none. What it says that it
-lacks is what lies beyond, and nothing once it has read all that there is, of which markers are the last."""
+lacks is what lies beyond, and nothing once it has read all that there is, of which markers are the last. Where all
+members of a group are to keep copies, and have come to rest, each task has one on a host where it does not run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.history import End, Ended, Lagging, Moment, Reached, Started, StateObserved, StoreImage
+from harness.faults import FAULTS
+from harness.history import (
+    End,
+    Ended,
+    Injected,
+    Lagging,
+    Moment,
+    Reached,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
 from harness.reference.durability import ISOLATED
+from harness.schedule import Runtime
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from store.points import Point
@@ -71,6 +84,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             return
     yield from _lags(evidence)
     yield from _behind(evidence)
+    yield from _missing(evidence)
 
 
 def _lags(evidence: Evidence) -> Iterator[Finding]:
@@ -178,6 +192,51 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
                             expected=changes[-1].offset,
                             actual=upto,
                         )
+
+
+def _missing(evidence: Evidence) -> Iterator[Finding]:
+    """The first task that had no copy when all members had come to rest. In a world that makes them ask who has which
+    task before that; a member that stands still is none, and may not come back."""
+    schedule = evidence.schedule
+    if schedule.runtime is not Runtime.STREAMS or evidence.final.elapsed_ms is None:
+        return
+    if any(FAULTS[event.fault].suspends for _, event in evidence.of(Injected)):
+        return
+    if not all(evidence.config(event.settings).num_standby_replicas for _, event in evidence.of(Started)):
+        return
+    last = max(index for index, _ in evidence.among(Started, Injected, Point.RECORD_PROCESSED))
+    live: dict[tuple[str, int], Started] = {}
+    """Task and host → who has the task, or a copy of it, there."""
+    for index, event in evidence.among(Started, Ended, Injected):
+        if isinstance(event, Started):
+            live[event.task, event.host] = event
+        elif index > last:
+            break
+        elif isinstance(event, Ended) or (isinstance(event, Injected) and FAULTS[event.fault].deadly):
+            live = {place: one for place, one in live.items() if one.incarnation != event.incarnation}
+    # Of two that have had a task the one that came last has it.
+    running = {one.task: one for one in sorted(live.values(), key=_came) if not one.standby}
+    if len({one.host for one in running.values()}) < max(2, schedule.hosts):
+        # Some are without a task, or gone.
+        return
+    for one in running.values():
+        logged = any(supplier.logged for supplier in evidence.suppliers_of(one.task).values())
+        copied = any(
+            other.standby and other.task == one.task and other.host != one.host for other in live.values()
+        )
+        if logged and not copied:
+            yield Finding(
+                "standby",
+                f"When all members of the group were at rest, no host but {one.host}, where task {one.task} runs, had "
+                f"a copy of its stores ({evidence.story_before(len(evidence.events), one.task)}).",
+                Anomaly.LOST,
+                task=one.task,
+            )
+            return
+
+
+def _came(started: Started) -> int:
+    return started.incarnation
 
 
 def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:
