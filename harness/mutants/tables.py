@@ -503,4 +503,22 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-session-that-is-settled-is-held-back-still",
+        OWN,
+        "A session that a join has had written and forwarded stays among those of its key that a cache holds back.",
+        (Edit(f"{_TABLE}.settle", "            self._left(row)\n", ""),),
+    ),
+    Mutant(
+        "what-a-join-has-looked-at-comes-to-operators-at-work",
+        OWN,
+        "A join has an update forwarded at once that leads to the operator whose update has led to the join.",
+        (
+            Edit(
+                "store.streams.dsl.record_cache:Flight.take",
+                "if table.leads_to.isdisjoint(origin):",
+                "if table is not None:",
+            ),
+        ),
+    ),
 )
