@@ -399,4 +399,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "who-waits-is-looked-for-from-the-last-one-on",
+        OWN,
+        "Records that wait for a partner are looked for from the time of the last one that came, be it late or not.",
+        (
+            Edit(
+                f"{_WAITING}.add",
+                "self._first[wait] = min(self._first[wait], time)",
+                "self._first[wait] = time",
+            ),
+        ),
+    ),
 )

@@ -250,4 +250,22 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "backward-ranges-lose-the-row-at-their-lower-bound",
+        OWN,
+        "A backward range of more uncommitted rows than are fetched at once lacks the one at its lower bound.",
+        (
+            Edit(
+                f"{_BATCH}._range",
+                "upper, inclusive = chunk[-1], (inclusive[0], False)",
+                "upper, inclusive = chunk[-1], (False, False)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-row-behind-a-deleted-one-comes-twice",
+        OWN,
+        "An uncommitted row right behind a deletion comes beside what is committed of it.",
+        (Edit(f"{_MERGING}._put_into", "done = at + (value is not None)", "done = at + 1"),),
+    ),
 )

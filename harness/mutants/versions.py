@@ -113,4 +113,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "after-a-late-version-a-deletion-is-logged-too-early",
+        OWN,
+        "After a late version a deletion that is the newest is logged with the time of the version that comes next.",
+        (
+            Edit(
+                f"{_STORE}._last",
+                "last = max(last, older.valid_from)",
+                "last = last or older.valid_from",
+            ),
+        ),
+    ),
 )

@@ -235,4 +235,10 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "rows-of-a-commit-that-expires-them-stay",
+        OWN,
+        "A row that is written and expires before the commit is in the engine for ever.",
+        (Edit("store.engine.memory:MemoryEngine._deletions", "sorted(there | added)", "sorted(there)"),),
+    ),
 )
