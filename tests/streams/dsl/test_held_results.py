@@ -165,8 +165,8 @@ def closed_and_found(windows: Windows, asked: Windows) -> Build:
             operator.add, materialized=Materialized("sums").with_retention(1_000)
         )
         sums.to_stream().map(lambda key, value: (name_of(key), picky(value))).to("out")
-        asks = made.stream("ask").group_by_key().windowed_by(asked)
-        asks = asks.count(materialized=Materialized("asks").with_caching_disabled()).to_stream()
+        counted = made.stream("ask").group_by_key().windowed_by(asked)
+        asks = counted.count(materialized=Materialized("asks").with_caching_disabled()).to_stream()
         found = asks.left_join_table(sums, lambda _, found: found)
         found.map(lambda key, value: (name_of(key), value)).to("found")
 
