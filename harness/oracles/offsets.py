@@ -110,9 +110,11 @@ def _rested(evidence: Evidence) -> dict[str, _Rested]:
     if evidence.final.elapsed_ms is None:
         return {}
     disturbed: set[int] = set()
+    had: dict[str, int] = {}
     began: dict[int, int] = {}
     rested: dict[str, tuple[int, _Rested]] = {}
     quiet = evidence.schedule.runtime is not Runtime.WORKER
+    orders = evidence.schedule.runtime is Runtime.SPARK
     last = -1
     for index, event in evidence.among(Started, Injected, Ended, Point.RECORD_PROCESSED, Point.RESTORED):
         if isinstance(event, Ended):
@@ -124,6 +126,9 @@ def _rested(evidence: Evidence) -> dict[str, _Rested]:
         if isinstance(event, Reached) and event.point is Point.RESTORED:
             began[event.incarnation] = index
             continue
+        if orders and isinstance(event, Started):
+            # The one before may have carried out the last order, and has passed over the markers alone.
+            disturbed |= {event.incarnation} - {had.setdefault(event.task, event.incarnation)}
         last = index
         if isinstance(event, Injected):
             quiet = quiet and _HIDING.isdisjoint(FAULTS[event.fault].needs)

@@ -257,23 +257,22 @@ class Driver:
         return End.DONE, ""
 
     def _beyond(self, carried: Carried) -> dict[TopicPartition, int]:
-        """Positions that no batch has been planned up to."""
-        places = {TopicPartition(topic, carried.partition): at for topic, at in carried.positions.items()}
+        """Positions beyond records up to which no batch has been planned. Markers, and what a log has lost, may lie
+        there."""
         return {
             tp: at
-            for tp, at in places.items()
-            if at > next(batch[tp][1] for batch in reversed(self._offset_log) if tp in batch)
+            for tp, at in _places(carried).items()
+            if self._has_records(
+                tp, next(batch[tp][1] for batch in reversed(self._offset_log) if tp in batch), at
+            )
         }
 
     def _left_by(self, carried: Carried, ends: Mapping[str, int]) -> list[TopicPartition]:
         """Where records lie before the ends of an order that the answer to it is not beyond. Markers may lie there."""
-        places = {TopicPartition(topic, carried.partition): at for topic, at in carried.positions.items()}
-        return [
-            tp
-            for tp, at in places.items()
-            if at < ends[tp.topic]
-            and any(at <= one.offset < ends[tp.topic] for one in self._run.cluster.committed(*tp))
-        ]
+        return [tp for tp, at in _places(carried).items() if self._has_records(tp, at, ends[tp.topic])]
+
+    def _has_records(self, tp: TopicPartition, start: int, end: int) -> bool:
+        return start < end and any(start <= one.offset < end for one in self._run.cluster.committed(*tp))
 
     def _carried_out(self, actor: Actor) -> bool:
         """Tell the driver that an order is carried out. Whether it is still there: one that was killed has left those
@@ -334,3 +333,8 @@ class Driver:
         self._open = set()
         self._idle = {}
         self._orders = {}
+
+
+def _places(carried: Carried) -> dict[TopicPartition, int]:
+    """Where a task is by the answer to an order."""
+    return {TopicPartition(topic, carried.partition): at for topic, at in carried.positions.items()}
