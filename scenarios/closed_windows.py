@@ -138,6 +138,7 @@ class Scenario(scenarios.Scenario):
     keys = NOT_EMPTY
     updates: ClassVar[frozenset[str]] = frozenset({"weighed"})
     joins: ClassVar[frozenset[str]] = frozenset({"pairs", "summed", "beside"})
+    behind_caches: ClassVar[frozenset[str]] = frozenset({SUMMED})
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000
     durations_ms = (SIZE_MS, ADVANCE_MS, SIZE_MS + GRACE_MS, SIZE_MS + WEIGHED_GRACE_MS, GAP_MS)
