@@ -21,7 +21,8 @@ highest of them, null for a session that has become another one. Each is in a ta
 session goes on while numbers are no more than 8 s apart, and takes late ones for 5 s more.
 
 In `summed`, keyed by the input's key: the sum of all its numbers, and how many there were. The latter is in a table
-with a cache, which hands each change on to that of the sums, a table without one. In `beside` both tables, joined.
+with a cache, which hands each change on to that of the sums, a table without one. In `beside` both tables, joined. In
+`placed` is each number after all that, with its offset and its topic.
 
 The stream time by which windows close is the largest time of the records that count; `weighed` has one of the odd
 numbers and one of the even ones, which a processor keeps in a store of its own, for the reference to find. It is noted
@@ -39,6 +40,7 @@ from typing import Any, ClassVar
 
 import scenarios
 from scenarios import NOT_EMPTY, InputRecord, Json, Output, Sample, State, Stores, decode_record
+from scenarios.profiles import Place
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import Windowed
@@ -182,6 +184,8 @@ class Scenario(scenarios.Scenario):
         # Before they are forwarded: a change of the counts that this looks at comes to the sums as well.
         summed.join(counted, pair).to_stream().to(f"{application_id}-beside")
         summed.to_stream().to(f"{application_id}-summed")
+        # After the tables, which may have let go of another record's update meanwhile.
+        numbers.process_values(Place).to(f"{application_id}-placed")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -218,6 +222,7 @@ class Scenario(scenarios.Scenario):
             *self._weighed(state, record),
             *self._paired(state, record, now),
             *self._summed(state, record),
+            Output("placed", record.key, [record.offset, record.topic, record.value]),
         ]
 
     def _weighed(self, state: State, record: InputRecord) -> list[Output]:

@@ -521,4 +521,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "an-update-that-leaves-a-full-table-leaves-the-task-at-its-record",
+        OWN,
+        "Once a full record cache has let go of an update, the task goes on at the record of that one.",
+        (
+            Edit(
+                f"{_TABLE}._make_room",
+                "            self._forward_entry(entry)\n        self.task.record = at\n",
+                "            self._forward_entry(entry)\n",
+            ),
+        ),
+    ),
 )
