@@ -10,8 +10,8 @@ same from the last one, `["under", which]` those that begin with what this one i
 it on, the last first, and `["log", which]` what registers were ever set to, up to this one by name and kind, the last
 first.
 
-Output, keyed by the name: what was there before, a long text by its length, null if nothing was, or the registers that
-were listed, each second of them with the one that comes next.
+Output, keyed by the name: what was there before, a long text by its length, null if nothing was, and of one that is set
+what is there then; or the registers that were listed, each second of them with the one that comes next.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _answer(registers: Any, log: Any, name: bytes, asked: Any) -> Any:
             before = registers.get(key)
             registers.put(key, _bytes(text))
             log.put(_entry(name, which), _bytes(text))
-            return _text(before)
+            return [_text(before), _text(registers.get(key))]
         case ["offer", which, text]:
             key = _key(name, which)
             before = registers.put_if_absent(key, _bytes(text))
@@ -184,7 +184,7 @@ class Scenario(scenarios.Scenario):
                 before = registers.get(called(which))
                 registers[called(which)] = text
                 log.put(f"{record.key}-{which}", text)
-                return before
+                return [before and _told(before), text]
             case ["offer", which, text]:
                 before = registers.get(called(which))
                 if before is None:

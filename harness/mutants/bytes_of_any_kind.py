@@ -79,4 +79,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "an-empty-value-is-absent-until-its-secondary-commit",
+        OWN,
+        "An uncommitted empty value of the secondary mechanism is none to who asks for its key.",
+        (
+            Edit(
+                "store.transaction.secondary:SecondaryTransaction.get",
+                "return flagged[1:] if flagged[0] else None",
+                "return flagged[1:] or None",
+            ),
+        ),
+    ),
 )
