@@ -205,6 +205,12 @@ def _changed_nothing(line: Line, number: int, stores: Iterable[str]) -> bool:
     return all(before.rows(store) == after.rows(store) for store in stores)
 
 
+def _times_of_outputs(line: Line, number: int) -> set[int]:
+    """Those of what a record leads to. An operator further down puts what it is given at the time of that."""
+    first, after = (prefix.outputs for prefix in line.prefixes[number : number + 2])
+    return {output.timestamp for output in line.outputs[first:after]}
+
+
 def _first_untimely(
     line: Line,
     store: str,
@@ -246,7 +252,7 @@ def _first_untimely(
             if name in touched[at] or key in touched[at]:
                 left = line.prefixes[at + 1].rows(store).get(name)
                 stream_time = max(times[: at + 1])
-                if times[at] == row.timestamp:
+                if times[at] == row.timestamp or row.timestamp in _times_of_outputs(line, at):
                     if any_value or left == row.value:
                         break
                     if after is not None and left == after.value and after.timestamp == stream_time:
