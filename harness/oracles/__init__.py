@@ -6,7 +6,7 @@ nothing and shown nothing: the run is then violated if another one found somethi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from harness.history import Ended, Event, Final, History
 from harness.oracles import (
@@ -148,6 +148,14 @@ _BY_ORDER = frozenset({"state", "output", "queries", "changelog", "metrics"})
 """The oracles that ask where a task has come to by the order of its records."""
 
 
+def _by_an_order(finding: Finding, doubtful: Collection[str]) -> bool:
+    """Whether it depends on the order of tasks of which there may be more than were followed up. What is in an output
+    may be of several tasks."""
+    if not doubtful or finding.oracle not in _BY_ORDER:
+        return False
+    return finding.oracle == "output" or finding.task in doubtful or not finding.task
+
+
 def _refuse_not_decoded(events: Iterable[Event]) -> None:
     """`ScenarioError` that one of its functions which decode has raised where its pipeline ran, which is not to blame.
     A process tells of its error in words."""
@@ -190,11 +198,10 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
         if findings and not all(line.repeats() for model in evidence.tasks.values() for line in model.lines):
             # Then it is not known what had to be found.
             findings, broken = [], TWO_ANSWERS
-        if any(model.more for model in vars(evidence).get("tasks", {}).values()):
-            by_order = [one for one in findings if one.oracle in _BY_ORDER]
-            if by_order:
-                findings = [one for one in findings if one.oracle not in _BY_ORDER]
-                broken = broken or f"{MANY_ORDERS}: {by_order[0].sentence}"
+        doubtful = {task for task, model in vars(evidence).get("tasks", {}).items() if model.more}
+        if by_order := [one for one in findings if _by_an_order(one, doubtful)]:
+            findings = [one for one in findings if one not in by_order]
+            broken = broken or f"{MANY_ORDERS}: {by_order[0].sentence}"
         broken = broken or evidence.unjudged
     # It refers to itself. Taken apart it is gone at once, without the garbage collector.
     vars(evidence).clear()

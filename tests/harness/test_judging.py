@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from harness.history import Row
 from harness.oracles import MANY_ORDERS, ORACLES, judge
 from harness.oracles.evidence import Evidence
@@ -83,6 +85,26 @@ def test_a_finding_by_one_of_more_orders_than_are_followed_up_is_inconclusive() 
         _, verdict = simulate(BALANCES, schedule)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reason.startswith(MANY_ORDERS)
+
+
+@pytest.mark.parametrize(("doubted", "outcome"), [(0, Outcome.VIOLATED), (1, Outcome.INCONCLUSIVE)])
+def test_a_finding_of_a_task_whose_order_is_known_is_one_whatever_is_unknown_of_others(
+    doubted: int, outcome: Outcome
+) -> None:
+    there = TaskModel.__init__
+
+    def with_more(self: TaskModel, *given: Any, **named: Any) -> None:
+        there(self, *given, **named)
+        self.more = self.partition == doubted
+
+    items = (Input(1, "ann", 1), Input(1, "ann", None), Input(0, "bob", 1))
+    with (
+        patch.object(KeyValueStore, "delete", lambda *_: None),
+        patch.object(TaskModel, "__init__", with_more),
+    ):
+        _, verdict = simulate(BALANCES, Schedule("balances", items, partitions=2))
+    assert verdict.outcome is outcome
+    assert {finding.task for finding in verdict.findings} <= {"0_1"}
 
 
 def test_output_for_which_not_all_orders_are_tried_is_said_not_to_be_judged() -> None:
