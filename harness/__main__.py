@@ -52,7 +52,10 @@ class _Unfailing(io.FileIO):
 
     def write(self, data: Buffer, /) -> int:
         with suppress(OSError):
-            return super().write(data)
+            # None of those that would have to be waited for.
+            written: int | None = super().write(data)
+            if written is not None:
+                return written
         return memoryview(data).nbytes
 
 

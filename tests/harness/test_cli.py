@@ -616,6 +616,24 @@ def test_progress_that_nobody_reads_any_more_does_not_change_the_exit_code(tmp_p
     assert (tmp_path / "crashproof-report" / "report.html").exists()
 
 
+@pytest.mark.parametrize(("words", "code"), [(FAILING, 1), (("run", "--world", "nope"), 2)])
+def test_progress_that_would_have_to_be_waited_for_does_not_change_the_exit_code(
+    tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"." * 4096)
+        command = [sys.executable, "-m", "harness", *words]
+        ran = subprocess.run(command, cwd=tmp_path, stderr=writer, check=False, timeout=LONGEST_S)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert ran.returncode == code
+
+
 def test_a_wrong_option_is_one_also_where_nobody_reads_what_is_wrong_with_it(tmp_path: Path) -> None:
     assert with_streams(nobody_reads(2), "run", "--world", "nope", cwd=tmp_path) == 2
 
