@@ -109,7 +109,7 @@ def parts_of(scenario: Scenario) -> Parts:
     except ConfigError as error:
         raise ScenarioError(f"scenario {scenario.name}: settings: {error}") from None
     try:
-        re.compile(scenario.keys)
+        re.fullmatch(scenario.keys, "")
     except (re.error, TypeError) as error:
         raise ScenarioError(
             f"scenario {scenario.name}: keys is {scenario.keys!r}, no regular expression: {error}"

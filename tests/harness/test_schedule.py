@@ -37,7 +37,7 @@ from harness.schedule import (
     validate,
 )
 from harness.verdict import Outcome
-from scenarios import InputRecord, Scenario, load_all
+from scenarios import InputRecord, Scenario, ScenarioError, load_all
 from scenarios.balances import Scenario as Balances
 from store.points import Point
 
@@ -369,3 +369,13 @@ def test_a_query_of_a_store_that_its_task_does_not_have_is_refused(task: str, st
     schedule = Schedule("balances", steps=(Step(query=Query(store), task=task),))
     with pytest.raises(ScheduleError, match=rf"query\.store is '{store}' of task {task}"):
         check_input(BALANCES, schedule)
+
+
+@pytest.mark.parametrize("keys", ["[", b".*", None])
+def test_keys_that_are_no_regular_expression_of_texts_are_refused(keys: Any) -> None:
+    class Wrong(Balances):
+        pass
+
+    Wrong.keys = keys
+    with pytest.raises(ScenarioError, match="no regular expression"):
+        check_input(Wrong(), Schedule("balances", (Input(0, "ann", 1),)))
