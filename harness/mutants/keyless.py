@@ -42,7 +42,7 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.operators:Sink._to",
-                "elif isinstance(partition, Collection):",
+                "elif partition is not None and isinstance(partition, Collection):",
                 "elif isinstance(partition, Collection) and (partition or None):",
                 (
                     (
