@@ -134,7 +134,8 @@ def _rested(evidence: Evidence) -> dict[str, _Rested]:
             quiet = quiet and _HIDING.isdisjoint(FAULTS[event.fault].needs)
             if event.incarnation is not None:
                 disturbed.add(event.incarnation)
-    return {task: one for task, (index, one) in rested.items() if index > last}
+    # Of two that have had a task at once each may be refused what it has passed over.
+    return {task: one for task, (index, one) in rested.items() if index > last and evidence.alone(task)}
 
 
 def _positions_of_long_ago(evidence: Evidence, rested: Mapping[str, _Rested]) -> Iterator[Finding]:

@@ -242,7 +242,7 @@ def test_a_violated_night_is_told_also_where_its_history_has_nothing_to_draw_a_t
     spend(plan(tmp_path, ("inner",), corpus=()))
     with closing(sqlite3.connect(tmp_path / "nights.sqlite")) as history, history:
         history.execute("UPDATE worlds SET schedules = 'many'")
-    inner.planted = "restore-drops-deletions"
+    inner.planted = "positions-not-in-the-transaction"
     result = spend(plan(tmp_path, ("inner",), corpus=()))
     assert result.exit_code == 1
     assert result.night.notes[0].startswith("night.html could not be written (")
