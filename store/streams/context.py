@@ -38,13 +38,12 @@ from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import LogChange, StateStore
 from store.streams.handlers import (
     MOST_DIFFERENT,
+    Asked,
     DeadLetter,
     ErrorHandlerContext,
-    ExceptionHandler,
     Faults,
     Handlers,
     Response,
-    ask,
     digest,
     shortened,
 )
@@ -630,7 +629,7 @@ class TaskContext:
         handler = None if self._handlers is None else self._handlers.production
         if handler is None:
             return False
-        response = ask(handler, self._at_record(error), error)
+        response = self.decide(handler, error)
         if not response.resumes:
             failed = LogError(f"an output cannot be sent: {error}")
             self.failure = self.failure or failed
@@ -638,9 +637,9 @@ class TaskContext:
         self.bury(response.dead_letters)
         return True
 
-    def decide(self, handler: ExceptionHandler, error: Exception) -> Response:
+    def decide(self, handler: Asked, error: Exception) -> Response:
         """What `handler` makes of an error of the record being processed."""
-        return ask(handler, self._at_record(error), error)
+        return handler.decide(self._at_record(error), error)
 
     def bury(self, dead_letters: Iterable[DeadLetter]) -> None:
         """Send dead letters in the task's transaction, for a record or output that is left out."""
@@ -731,7 +730,7 @@ class TaskContext:
         if handler is None or not self.is_of_a_function(error):
             return False
         result = held()
-        response = ask(handler, self._at_record(error, result), error)
+        response = handler.decide(self._at_record(error, result), error)
         if not response.resumes:
             return False
         if self._aborts:

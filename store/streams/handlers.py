@@ -56,7 +56,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from inspect import signature
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -177,30 +176,45 @@ class ExceptionHandler(Protocol):
     def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response: ...
 
 
-def ask(handler: ExceptionHandler, context: ErrorHandlerContext, error: Exception) -> Response:
-    """What `handler` decides.
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A handler as tasks ask it: what it decides is checked, and where it goes on that is logged sparingly."""
 
-    Raises `TypeError` for what is no decision, and `ProtocolError` for a dead letter to a topic of the application's
-    own, at once: dead letters that cannot be sent would come up as an error of
-    the record that they stand for each time it is read again.
-    """
-    response: object = handler.handle_error(context, error)
-    of = f"handle_error of {type(handler).__qualname__}"
-    if not isinstance(response, Response):
-        raise TypeError(f"{of} returned {response!r}, and is to return Response.fail() or Response.resume()")
-    for letter in response.dead_letters:
-        if not isinstance(letter, DeadLetter):
-            raise TypeError(f"{of} returned {letter!r} as a dead letter, which is to be a DeadLetter")
-        topic, key, value, timestamp, headers = letter
-        right = type(topic) is str and type(timestamp) is int
-        if not (right and all(part is None or type(part) is bytes for part in (key, value))):
+    handler: ExceptionHandler
+    _went_on: Sparingly = field(default_factory=Sparingly)
+
+    def decide(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        """What the handler decides.
+
+        Raises `TypeError` for what is no decision, and `ProtocolError` for a dead letter to a topic of the
+        application's own, at once: dead letters that cannot be sent would come up as an error of
+        the record that they stand for each time it is read again.
+        """
+        response: object = self.handler.handle_error(context, error)
+        of = f"handle_error of {type(self.handler).__qualname__}"
+        if not isinstance(response, Response):
             raise TypeError(
-                f"{of} returned {letter!r}: a topic is text, a time a whole number, key and value are bytes or None"
+                f"{of} returned {response!r}, and is to return Response.fail() or Response.resume()"
             )
-        checked_headers(headers)
-        if context.is_internal(topic):
-            raise ProtocolError(f"{of} returned a dead letter for {topic}, a topic of the application's own")
-    return response
+        for letter in response.dead_letters:
+            _check(letter, of, context)
+        if response.resumes and (since := self._went_on.count(context.monotonic)) is not None:
+            _log.warning("%s; going on without it%s", _said(context, error), since)
+        return response
+
+
+def _check(letter: object, of: str, context: ErrorHandlerContext) -> None:
+    if not isinstance(letter, DeadLetter):
+        raise TypeError(f"{of} returned {letter!r} as a dead letter, which is to be a DeadLetter")
+    topic, key, value, timestamp, headers = letter
+    right = type(topic) is str and type(timestamp) is int
+    if not (right and all(part is None or type(part) is bytes for part in (key, value))):
+        raise TypeError(
+            f"{of} returned {letter!r}: a topic is text, a time a whole number, key and value are bytes or None"
+        )
+    checked_headers(headers)
+    if context.is_internal(topic):
+        raise ProtocolError(f"{of} returned a dead letter for {topic}, a topic of the application's own")
 
 
 class LogAndFailExceptionHandler:
@@ -214,15 +228,7 @@ class LogAndFailExceptionHandler:
 class LogAndContinueExceptionHandler:
     """Goes on, with a dead letter where `errors.dead.letter.queue.topic.name` names a topic."""
 
-    @cached_property
-    def _passed_over(self) -> Sparingly:
-        # Not in a constructor, which a subclass may have replaced.
-        return Sparingly()
-
     def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
-        since = self._passed_over.count(context.monotonic)
-        if since is not None:
-            _log.warning("%s; going on without it%s", _said(context, error), since)
         if context.dead_letter_topic is None:
             return Response.resume()
         return Response.resume([dead_letter(context.dead_letter_topic, context, error)])
@@ -274,9 +280,9 @@ def shortened(letter: DeadLetter) -> Iterator[DeadLetter]:
 class Handlers:
     """The handlers of a configuration; None where errors are raised."""
 
-    deserialization: ExceptionHandler | None
-    processing: ExceptionHandler | None
-    production: ExceptionHandler | None
+    deserialization: Asked | None
+    processing: Asked | None
+    production: Asked | None
     dead_letter_topic: str | None
 
     @classmethod
@@ -290,11 +296,11 @@ class Handlers:
         )
 
 
-def _made(key: str, given: object) -> ExceptionHandler | None:
+def _made(key: str, given: object) -> Asked | None:
     if given is None or given == "fail":
         return None
     if given == "continue":
-        return LogAndContinueExceptionHandler()
+        return Asked(LogAndContinueExceptionHandler())
     found = imported(key, given, "fail, continue, or a class path") if isinstance(given, str) else given
     if isinstance(found, type):
         if not issubclass(found, ExceptionHandler):
@@ -311,7 +317,7 @@ def _made(key: str, given: object) -> ExceptionHandler | None:
             raise ConfigError(
                 key, given, f"one whose handle_error(context, error) takes two: {error}"
             ) from error
-        return found
+        return Asked(found)
     raise ConfigError(key, given, "fail, continue, or a class with handle_error(context, error) or its path")
 
 

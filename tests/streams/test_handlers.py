@@ -789,7 +789,8 @@ def test_a_handler_is_found_in_a_module_that_nobody_has_imported(
     (tmp_path / package / "of" / "ours.py").write_text(f"{OWN}\n\nSkips = Outer.Skips\n")
     monkeypatch.syspath_prepend(tmp_path)
     made = handlers.Handlers.of(config(processing_exception_handler=path.format(package)))
-    assert type(made.processing).__name__ == "Skips"
+    assert made.processing is not None
+    assert type(made.processing.handler).__name__ == "Skips"
     assert made.deserialization is None
 
 
@@ -947,13 +948,47 @@ def test_a_handler_that_gives_up_after_so_many_errors_can_count_them(transaction
     assert len(dead(cluster)) == 3
 
 
-def test_a_warning_that_was_put_off_counts_what_came_since(caplog: pytest.LogCaptureFixture) -> None:
-    handler, clock = LogAndContinueExceptionHandler(), VirtualClock()
+class Skips:
+    def handle_error(self, *_: object) -> Response:
+        return Response.resume()
+
+
+@pytest.mark.parametrize("handler", ["continue", Skips])
+def test_a_warning_that_was_put_off_counts_what_came_since(
+    handler: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    asked = handlers.Handlers.of(config(processing_exception_handler=handler)).processing
+    assert asked is not None
     at = Record("in", 0, 1, b"k", b"v", 1)
     for _ in range(3):
-        handler.handle_error(ErrorHandlerContext(at, "0_0", None, clock.monotonic), ValueError("bad"))
+        asked.decide(ErrorHandlerContext(at, "0_0", None, clock.monotonic), ValueError("bad"))
         clock.now += 5.0
     assert [line.partition("without it")[2] for line in caplog.messages] == [
         "",
         "; 2 such since the last line",
     ]
+
+
+def unreadable(*_: object) -> None:
+    raise DeserializationError("no JSON")
+
+
+@pytest.mark.parametrize(
+    ("process", "of"),
+    [
+        (unreadable, "deserialization_exception_handler"),
+        (poisoned, "processing_exception_handler"),
+        (big, "production_exception_handler"),
+    ],
+)
+def test_a_handler_of_ones_own_that_goes_on_is_warned_of_as_continue_is(
+    process: Callable[[Context, Record], None], of: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = []
+    for handler in ("continue", Skips):
+        run(cluster_of(process, *[b"bad"] * 3), config(**{of: handler}))
+        said.append([text for text in caplog.messages if "going on without it" in text])
+        caplog.clear()
+    assert said[1] == said[0]
+    assert len(said[0]) == 1
