@@ -90,10 +90,13 @@ class TestDriver:
         config: StreamsConfig | Mapping[str, object] | None = None,
         *,
         partitions: int | Mapping[str, int] = 1,
+        topics: Iterable[str] = (),
         wall_clock_ms: int = 0,
         auto_commit: bool = True,
     ) -> None:
         """`partitions`: of every topic that is not the application's own, or of those named; others have one.
+        `topics`: others that are there, to which an exception handler of one's own sends dead letters. That of
+        `errors.dead.letter.queue.topic.name` is, and so is what the application names.
 
         `config` may be a mapping of dotted names; what a cluster would refuse is refused here too. Commits come only by
         `commit`, or after each input. Where a processor cannot begin all that had begun is closed.
@@ -126,14 +129,14 @@ class TestDriver:
             return count.get(topic, default)
 
         self.log = MemoryLog(partitions_of if finds_topics else None)
-        self._make_topics(partitions_of)
+        self._make_topics(partitions_of, topics)
         try:
             self._open()
         except BaseException as error:
             end_after(error, self._close_tasks)
             raise
 
-    def _make_topics(self, partitions_of: Any) -> None:
+    def _make_topics(self, partitions_of: Callable[[str], int], others: Iterable[str]) -> None:
         internal = self.application.internal_topics(partitions_of)
         made = {spec.name for spec in internal}
         outside = dict.fromkeys(
@@ -148,6 +151,7 @@ class TestDriver:
         )
         if dead_letters := self._config.errors_dead_letter_queue_topic_name:
             outside[dead_letters] = None
+        outside |= dict.fromkeys(topic for topic in others if topic not in made)
         admin = self.log.admin()
         admin.create_topics([*[TopicSpec(topic, partitions_of(topic)) for topic in outside], *internal])
 

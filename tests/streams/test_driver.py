@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from store.errors import ProtocolError
+from store.errors import LogError, ProtocolError
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.handlers import ErrorHandlerContext, Response, dead_letter
 from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
@@ -278,3 +279,27 @@ def test_what_a_test_has_written_and_not_committed_a_crash_takes_back() -> None:
         assert running.get_store("sums").get("a") == (10, 3)
         running.crash()
         assert running.get_store("sums").get("a") is None
+
+
+class _Sorted:
+    """Sends what has a key elsewhere than what has none."""
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        topic = "without-key" if context.source_raw_key is None else "with-key"
+        return Response.resume([dead_letter(topic, context, error)])
+
+
+def test_dead_letters_of_a_handler_of_ones_own_are_read_from_each_topic_that_the_driver_was_told_of() -> None:
+    config = {"deserialization.exception.handler": _Sorted}
+    with driver(at_once, config, topics=["with-key", "without-key"]) as running:
+        running.pipe_input("in", "a", b"{bad", 1)
+        running.pipe_input("in", None, b"[bad", 2)
+        keyed, keyless = running.read_output("with-key"), running.read_output("without-key")
+    assert [(one.key, one.value) for one in keyed] == [(b"a", b"{bad")]
+    assert [(one.key, one.value) for one in keyless] == [(None, b"[bad")]
+
+
+def test_a_topic_of_dead_letters_that_the_driver_was_not_told_of_is_named() -> None:
+    config = {"deserialization.exception.handler": _Sorted}
+    with driver(at_once, config) as running, pytest.raises(LogError, match="topic with-key does not exist"):
+        running.pipe_input("in", "a", b"{bad", 1)
