@@ -96,7 +96,7 @@ def result_of(key: bytes | None, value: bytes | None, timestamp: int, headers: H
 
 
 class DeadLetter(NamedTuple):
-    """A record for a dead-letter topic."""
+    """A record for a dead-letter topic, in bytes. `dead_letter` makes the one that `continue` sends."""
 
     topic: str
     key: bytes | None
@@ -246,7 +246,7 @@ def _cut(text: str) -> str:
 
 
 def dead_letter(topic: str, context: ErrorHandlerContext, error: Exception) -> DeadLetter:
-    """The record with its own headers, and those of KIP-1034 and its time."""
+    """What `continue` sends of a record: as it was read, with its own headers, and those of KIP-1034 and its time."""
     trace = "\n".join([_cut(line.rstrip("\n")) for line in traceback.format_exception(error)])[
         -_LONGEST_TRACE:
     ]
