@@ -653,7 +653,7 @@ class TaskContext:
 
     def _bury(self, letter: DeadLetter) -> None:
         """Send a dead letter, or as much of it as is taken."""
-        self._dead_letter_topics.add(letter.topic)
+        self._find_dead_letter_topic(letter.topic)
         refusal: LogError | None = None
         for topic, key, value, timestamp, headers in (letter, *shortened(letter)):
             try:
@@ -667,6 +667,21 @@ class TaskContext:
                 return
         assert refusal is not None
         raise refusal
+
+    def _find_dead_letter_topic(self, topic: str) -> None:
+        """Raise `LogError` for one that does not exist, before the first dead letter to it. A producer would say so as
+        it is flushed, as of what may pass: the task would begin anew many times. The start has asked for the others.
+        """
+        if topic in self._dead_letter_topics:
+            return
+        at_the_start = None if self._handlers is None else self._handlers.dead_letter_topic
+        if topic != at_the_start and topic not in self._sinks:
+            try:
+                self.partitions_of(topic)
+            except LogError as error:
+                note(error, "an exception handler has a dead letter for it")
+                raise
+        self._dead_letter_topics.add(topic)
 
     def release(self, operator: str, held: Callable[[], Record], forward: Callable[[], None]) -> bool:
         """Forward a result that an operator has held back, unless a handler has decided to go on without it. Returns

@@ -13,11 +13,12 @@ import pytest
 from harness.worlds.local.broker import LocalBroker
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
-from store.errors import DeserializationError
+from store.errors import DeserializationError, LogError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.context import Context
+from store.streams.handlers import ErrorHandlerContext, Response, dead_letter
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
@@ -213,3 +214,44 @@ def test_at_least_once_outputs_that_are_refused_when_sent_alone_are_left_out_by_
         number for number in range(RECORDS) if number not in BAD
     ]
     assert len([line for line in caplog.messages if "starting a new incarnation" in line]) == 1
+
+
+def unreadable(_context: Context, _record: Record) -> None:
+    raise DeserializationError("no JSON")
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_topic_of_ones_own_dead_letters_that_does_not_exist_ends_the_worker_at_the_first_one(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, guarantee: Guarantee
+) -> None:
+    name = unique("nowhere")
+    asked: list[int] = []
+
+    class Buries:
+        def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+            asked.append(context.offset)
+            return Response.resume([dead_letter(f"{name}-dead", context, error)])
+
+    topology = Topology(name, (f"{name}-in",), (), (), unreadable)
+    config = StreamsConfig(processing_guarantee=guarantee, deserialization_exception_handler=Buries, **SELDOM)
+    with pytest.raises(LogError, match=rf"topic {name}-dead does not exist .*Create it, or check the name"):
+        run(topology, [], config, log, tmp_path, [b"v"])
+    assert asked == [0]
+
+
+def test_a_topic_of_ones_own_dead_letters_may_be_made_after_the_start(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("late")
+
+    class Buries:
+        def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+            admin = log.admin()
+            admin.create_topics([TopicSpec(f"{name}-dead", 1)])
+            admin.close()
+            return Response.resume([dead_letter(f"{name}-dead", context, error)])
+
+    topology = Topology(name, (f"{name}-in",), (), (), unreadable)
+    config = StreamsConfig(deserialization_exception_handler=Buries, **SELDOM)
+    run(topology, [], config, log, tmp_path, [b"v"])
+    assert [key for key, _ in outputs(log, f"{name}-dead")] == [b"0"]
