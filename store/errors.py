@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from os import PathLike
+from typing import Any
 
 from store.types import Content, TopicPartition
 
@@ -32,6 +34,23 @@ class ConfigError(CrashproofError):
         self.key = key
         self.value = value
         self.allowed = allowed
+
+
+def check_kind(argument: str, given: object, kind: Any, allowed: str) -> None:
+    """Raise `ConfigError` for an argument of another kind, which is what `isinstance` takes."""
+    if not isinstance(given, kind):
+        raise ConfigError(argument, given, allowed)
+
+
+def check_whole(argument: str, given: object, lowest: int) -> None:
+    """Raise `ConfigError` for what is no whole number, or a lower one."""
+    if type(given) is not int or given < lowest:
+        raise ConfigError(argument, given, f"a whole number of at least {lowest}")
+
+
+def check_directory(argument: str, given: object) -> None:
+    """Raise `ConfigError` for what is no path."""
+    check_kind(argument, given, str | PathLike, "the path of a directory")
 
 
 class LogError(CrashproofError):

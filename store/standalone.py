@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from store.clock import Clock, SystemClock
-from store.errors import ConfigError, StoreCorruptedError
+from store.errors import ConfigError, StoreCorruptedError, check_directory, check_kind, check_whole
 from store.metrics import Metrics, StateStoreMetrics
 from store.query.reader import ReadOnlyStore, open_read_only
 from store.recovery.directory import StateDirectory
@@ -60,6 +60,7 @@ def open_store(
     warning says to what, and the store starts empty; when damage is found later, in the block, that error is raised and
     the files are renamed once the block has ended. Nothing is ever deleted.
     """
+    _check_place(supplier, directory)
     if on_corruption not in ("raise", "set_aside"):
         raise ConfigError("on_corruption", on_corruption, "raise or set_aside")
     if mechanism is not None:
@@ -75,8 +76,7 @@ def open_store(
         raise ConfigError("statestore.sync", sync, "a Sync, or its name in a configuration")
     if cache_max_bytes is None:
         cache_max_bytes = _CACHE_BYTES if supplier.cached else 0
-    if type(cache_max_bytes) is not int or cache_max_bytes < 0:
-        raise ConfigError("statestore.cache.max.bytes", cache_max_bytes, "a whole number of at least 0")
+    check_whole("statestore.cache.max.bytes", cache_max_bytes, 0)
     if cache_max_bytes and isinstance(supplier, StoreBuilder):
         supplier = supplier.with_caching_enabled()
     name = supplier.name
@@ -136,6 +136,12 @@ def open_store(
                 set_aside("damage was found while it was open")
 
 
+def _check_place(supplier: object, directory: object) -> None:
+    allowed = 'what opens a store, such as persistent_key_value_store("words") or a builder'
+    check_kind("supplier", supplier, StoreSupplier, allowed)
+    check_directory("directory", directory)
+
+
 def _without_changelog(error: StoreCorruptedError, name: str, path: Path) -> StoreCorruptedError:
     return StoreCorruptedError(
         f"store {name} cannot be opened: {error}. Its files in {path} are as they were, and there is no changelog to "
@@ -149,6 +155,7 @@ def read_store(supplier: StoreSupplier[StateStore], directory: Path | str) -> Re
 
     Close it, or use it as a context manager. Raises as `store.query.open_read_only` does.
     """
+    _check_place(supplier, directory)
     return open_read_only(
         StateDirectory(directory, _APPLICATION), supplier.name, supplier.name, supplier.open
     )

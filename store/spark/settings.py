@@ -68,9 +68,9 @@ def check_settings(spark: SparkSession, streams: SparkStreams) -> None:
         ("slots", streams.slots),
     )
     for key, number in numbers:
-        if number is not None and number < 1:
+        if number is not None and (type(number) is not int or number < 1):
             raise ConfigError(key, number, "a whole number of at least 1, or None")
-    if not 0 <= streams.driver_port <= 65_535:
+    if type(streams.driver_port) is not int or not 0 <= streams.driver_port <= 65_535:
         raise ConfigError("driver_port", streams.driver_port, "a port, or 0 for one that is free")
 
 

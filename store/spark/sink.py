@@ -46,6 +46,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
 from store.clock import SystemClock
+from store.config import kafka_name
 from store.errors import (
     AbortRequiredError,
     ConfigError,
@@ -54,9 +55,12 @@ from store.errors import (
     FencedError,
     LogError,
     TransactionTimedOutError,
+    check_kind,
+    check_whole,
 )
 from store.log import Offsets, Reader
 from store.log.kafka import KafkaLog, KafkaProducer
+from store.log.kafka.client import check_cluster
 from store.streams.internal_topics import check_kept
 from store.streams.positions import records, settle, spec
 from store.types import IsolationLevel, TopicPartition
@@ -154,8 +158,12 @@ def exactly_once_kafka_sink(
     checkpoint that is another one than the sink was written with, and `StaleCheckpointError` for an old copy of it;
     `continues` is the id of the query (`query.id`) to be taken for the same.
     """
-    if parts < 1:
-        raise ConfigError("parts", parts, "a whole number of at least 1")
+    check_cluster(bootstrap, kafka)
+    check_kind("topic", topic, str | None, "the name of a topic, or None where rows have a column of it")
+    kafka_name("application_id", application_id)
+    check_whole("parts", parts, 1)
+    check_kind("continues", continues, str | None, "the id of a query, or None")
+    check_whole("transaction_timeout_ms", transaction_timeout_ms, 1)
     driver = _Driver(
         _Sink(bootstrap, dict(kafka or {}), application_id, parts, continues, transaction_timeout_ms), topic
     )

@@ -55,9 +55,13 @@ from store.errors import (
     StoreTypeError,
     TaskHostError,
     UnreachableError,
+    check_directory,
+    check_kind,
+    check_whole,
 )
 from store.log import Reader
 from store.log.kafka import KafkaLog
+from store.log.kafka.client import check_cluster, check_properties
 from store.points import Point, reach
 from store.spark.driver import Driver
 from store.spark.host import BETWEEN_ORDERS, HEALED, Carried, Deployment, Host, Order
@@ -163,6 +167,12 @@ class SparkStreams:
             application if isinstance(application, Application) else Application.of(application)
         )
         self.config = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
+        check_cluster(bootstrap, kafka)
+        check_properties("spark_kafka", spark_kafka)
+        check_directory("state_dir", state_dir)
+        check_directory("checkpoint", checkpoint)
+        check_kind("trigger", trigger, Mapping | None, "a mapping of arguments of DataStreamWriter.trigger")
+        check_whole("restarts", restarts, 0)
         if not Path(state_dir).is_absolute():
             raise ConfigError(
                 "state_dir", str(state_dir), "an absolute path: executors have other working directories"

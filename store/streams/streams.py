@@ -27,8 +27,9 @@ from typing import Any
 
 from store.clock import SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError
+from store.errors import ConfigError, check_directory, check_kind, check_whole
 from store.log.kafka import KafkaLog
+from store.log.kafka.client import check_cluster
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.recovery.restore import RestoreListener
@@ -82,6 +83,11 @@ class Streams(Instance):
         the restore of a store in memory, takes longer, loses its tasks. `listener` is told of restores, on their
         threads.
         """
+        check_cluster(bootstrap, kafka)
+        check_directory("state_dir", state_dir)
+        check_kind("instance_id", instance_id, str | None, "a name that no other process has, or None")
+        check_whole("session_timeout_ms", session_timeout_ms, 1)
+        check_whole("rebalance_timeout_ms", rebalance_timeout_ms, 1)
         if kafka is not None and "client.id" in kafka:
             raise ConfigError(
                 "client.id", kafka["client.id"], "hosts of the application are told apart by it"

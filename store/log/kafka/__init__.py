@@ -25,6 +25,7 @@ from store.log.kafka.client import (
     Config,
     Counts,
     build,
+    check_cluster,
 )
 from store.log.kafka.lineage import Lineages
 from store.log.kafka.member import KafkaMember
@@ -44,9 +45,7 @@ class KafkaLog:
     """
 
     def __init__(self, bootstrap: str, *, timeout: float = 30.0, config: Config | None = None) -> None:
-        if not bootstrap.strip(", "):
-            # With none the client would wait for brokers until its time is up.
-            raise ConfigError("bootstrap", bootstrap, '"host:port", several with commas')
+        check_cluster(bootstrap, config)
         self.bootstrap = bootstrap
         self.timeout = timeout
         self._config: Config = dict(config or {})

@@ -78,6 +78,22 @@ class _Sparing(logging.Filter):
 
 LOGGER.addFilter(_Sparing())
 
+
+def check_cluster(bootstrap: object, kafka: object) -> None:
+    """Raise `ConfigError` for what is no address of a cluster, and for what maps no properties of its clients."""
+    if not isinstance(bootstrap, str) or not bootstrap.strip(", "):
+        # With none the client would wait for brokers until its time is up.
+        raise ConfigError("bootstrap", bootstrap, '"host:port", several with commas')
+    check_properties("kafka", kafka)
+
+
+def check_properties(argument: str, given: object) -> None:
+    """Raise `ConfigError` for properties of a client that are no mapping; None is none."""
+    if not isinstance(given, Mapping | None):
+        # Not what it is, which may hold a secret.
+        raise ConfigError(argument, ..., "a mapping of properties to their values")
+
+
 RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "it is the first argument",
     "metadata.broker.list": "another name of bootstrap.servers, which is the first argument",

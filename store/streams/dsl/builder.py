@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from store.config import kafka_name
-from store.errors import ConfigError
+from store.errors import ConfigError, check_kind
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
 from store.streams.dsl.delayed import DelayedLookUp
@@ -78,7 +78,6 @@ from store.streams.dsl.stores import (
     DslStore,
     Form,
     Materialized,
-    check_kind,
     check_name,
     check_serdes,
     store_of,

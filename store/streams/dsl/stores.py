@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Self
 
 from store.config import StoreType, kafka_name
-from store.errors import ConfigError
+from store.errors import ConfigError, check_kind
 from store.serdes import Serde, is_serde
 from store.state.protocol import StateStore, StoreContext
 from store.streams.dsl.suppliers import (
@@ -66,12 +66,6 @@ def check_name(name: str | None) -> None:
     """Raise `ConfigError` for what is no name of an operator, as of a topic; None is no name, and is none to check."""
     if name is not None:
         kafka_name("name", name)
-
-
-def check_kind(argument: str, given: object, kind: Any, allowed: str) -> None:
-    """Raise `ConfigError` for an argument of another kind, which is what `isinstance` takes."""
-    if not isinstance(given, kind):
-        raise ConfigError(argument, given, allowed)
 
 
 def check_serdes(**given: Serde[Any] | None) -> None:
