@@ -58,7 +58,7 @@ def open_store(
     its name there, `StoreCorruptedError` when its files cannot be trusted, `StoreIOError` when the operating system
     refuses. Nothing was changed then. With `on_corruption="set_aside"` files that cannot be opened are renamed, a
     warning says to what, and the store starts empty; when damage is found later, in the block, that error is raised and
-    the files are renamed once the block has ended. Nothing is ever deleted.
+    the files are renamed once the block has ended: the next use starts empty. Nothing is ever deleted.
     """
     _check_place(supplier, directory)
     if on_corruption not in ("raise", "set_aside"):
@@ -125,9 +125,11 @@ def open_store(
         damaged: list[str] = []
         try:
             yield store
-        except StoreCorruptedError:
+        except StoreCorruptedError as error:
             damaged = suspects({name: store})
-            raise
+            if not damaged:
+                raise
+            raise _found_damaged(error, name, storage.path(name, name), on_corruption) from error
         finally:
             store.close()
             if kept is not None:
@@ -147,6 +149,22 @@ def _without_changelog(error: StoreCorruptedError, name: str, path: Path) -> Sto
         f"store {name} cannot be opened: {error}. Its files in {path} are as they were, and there is no changelog to "
         f'rebuild them from. Put a backup in their place; or open it with on_corruption="set_aside", which renames '
         f"them and starts with an empty store"
+    )
+
+
+def _found_damaged(
+    error: StoreCorruptedError, name: str, path: Path, on_corruption: str
+) -> StoreCorruptedError:
+    if on_corruption == "set_aside":
+        comes = "They are renamed as this use of it ends, and a warning says to what. Open it again: it starts empty"
+    else:
+        comes = (
+            'They are as they were. Put a backup in their place; or open it with on_corruption="set_aside": a use that '
+            "finds the damage ends with this error and renames them, and the next one starts with an empty store"
+        )
+    return StoreCorruptedError(
+        f"store {name} was found damaged while it was open: {error}. There is no changelog to rebuild its files in "
+        f"{path} from. {comes}"
     )
 
 
