@@ -101,9 +101,9 @@ class StateDirectory:
             _make(task)
             lock.acquire()
         except Timeout:
+            owner, ends = _owner(path)
             raise StateLockedError(
-                f"task directory {task} is locked by {_owner(path)}. Only one may work on a task at a time: "
-                f"wait until that process ends, or stop it"
+                f"task directory {task} is locked by {owner}. Only one may work on a task at a time: {ends}"
             ) from None
         except OSError as error:
             raise StoreIOError(f"task directory {task} cannot be locked: {error}") from error
@@ -260,13 +260,16 @@ def _this_process(pid: int) -> bytes:
     return msgspec.json.encode(_Owner(pid, psutil.Process().create_time()))
 
 
-def _owner(path: Path) -> str:
-    """Who holds the lock file, in words. A file that says nothing yet is that of an owner just starting."""
+def _owner(path: Path) -> tuple[str, str]:
+    """Who holds the lock file, and what ends that, in words. A file that says nothing yet is that of an owner just
+    starting."""
+    ends = "wait until that process ends, or stop it"
     try:
         with path.open("rb") as file:
             owner = msgspec.json.decode(file.read(_OWNER_BYTES), type=_Owner)
         started = datetime.fromtimestamp(owner.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OSError, msgspec.DecodeError, ValueError, OverflowError, RecursionError):
-        return "a process that has not yet written a number that can be read"
-    which = "this process" if owner.pid == os.getpid() else "process"
-    return f"{which} {owner.pid}, started {started}"
+        return "a process that has not yet written a number that can be read", ends
+    if owner.pid == os.getpid():
+        return f"this process {owner.pid}, which has it open already", "close the other one first"
+    return f"process {owner.pid}, started {started}", ends

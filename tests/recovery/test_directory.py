@@ -120,7 +120,10 @@ def test_a_child_forked_by_a_killed_owner_does_not_keep_the_lock(
 def test_one_process_cannot_hold_a_task_twice(directory: StateDirectory, tmp_path: Path) -> None:
     with directory.lock("0_1"):
         for second in (directory, StateDirectory(tmp_path, "app")):
-            with pytest.raises(StateLockedError, match=f"this process {os.getpid()}"):
+            with pytest.raises(
+                StateLockedError,
+                match=rf"this process {os.getpid()}, which has it open already\. .*: close the other",
+            ):
                 second.lock("0_1").__enter__()
         directory.open("0_1", "orders").close()
 
