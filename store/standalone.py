@@ -54,11 +54,12 @@ def open_store(
     a write-back cache: 0 is none, and by default a builder `with_caching_enabled` has 10 MiB. `metrics` gets those
     of the store while it is open.
 
-    Raises `StateLockedError` when a live process has the store open, `StoreTypeError` when a store of another type has
+    Raises `StateLockedError` when somebody has the store open, `StoreTypeError` when a store of another type has
     its name there, `StoreCorruptedError` when its files cannot be trusted, `StoreIOError` when the operating system
-    refuses. Nothing was changed then. With `on_corruption="set_aside"` files that cannot be opened are renamed, a
-    warning says to what, and the store starts empty; when damage is found later, in the block, that error is raised and
-    the files are renamed once the block has ended: the next use starts empty. Nothing is ever deleted.
+    refuses, such as `StateDirectoryError` for a directory that cannot be made or written to. Nothing was changed then.
+    With `on_corruption="set_aside"` files that cannot be opened are renamed, a warning says to what, and the store
+    starts empty; when damage is found later, in the block, that error is raised and the files are renamed once the
+    block has ended: the next use starts empty. Nothing is ever deleted.
     """
     _check_place(supplier, directory)
     if on_corruption not in ("raise", "set_aside"):
@@ -111,6 +112,7 @@ def open_store(
             aside,
         )
 
+    storage.check_writable("directory", name)
     with storage.lock(name):
         try:
             (store, kept), reason = attempt(), ""

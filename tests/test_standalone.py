@@ -13,7 +13,7 @@ from rocksdict import Options, Rdict
 
 from store.clock import SystemClock
 from store.engine.rocksdb import RocksEngine
-from store.errors import ConfigError, StateLockedError, StoreCorruptedError
+from store.errors import ConfigError, StateDirectoryError, StateLockedError, StoreCorruptedError
 from store.metrics import Metrics, StateStoreMetrics
 from store.serdes import IntSerde, StrSerde
 from store.standalone import open_store
@@ -70,6 +70,15 @@ def test_a_store_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
             pass
         store.put(b"a", b"1")
         store.commit()
+
+
+def test_a_directory_that_cannot_be_made_is_refused_by_its_name(tmp_path: Path) -> None:
+    place = tmp_path / "file" / "stores"
+    place.parent.touch()
+    with pytest.raises(StateDirectoryError) as raised, open_store(SUPPLIER, place):
+        pass
+    assert str(raised.value).startswith(f"directory='{place}' cannot be used for state: [Errno")
+    assert "has to be a directory that the user" in str(raised.value)
 
 
 def test_stores_of_different_names_live_side_by_side(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import msgspec
 import psutil
@@ -29,7 +30,13 @@ from filelock import FileLock, Timeout
 from store.engine.protocol import Checkpointed
 from store.engine.rocksdb import RocksEngine
 from store.engine.staged import sync_path
-from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, StoreIOError
+from store.errors import (
+    ProtocolError,
+    StateDirectoryError,
+    StateLockedError,
+    StoreCorruptedError,
+    StoreIOError,
+)
 from store.recovery import checkpoint as checkpoint_file
 from store.types import TopicPartition, is_kafka_name
 
@@ -67,6 +74,23 @@ class StateDirectory:
         self._lock_wait = lock_wait
         self._held: dict[str, int] = {}
         """The process that locked each task. A forked child has this table too, but not the locks."""
+
+    def check_writable(self, argument: str, task_id: str | None = None) -> None:
+        """Make the directory of the application, or of a task, and see that it can be written to.
+
+        Raises `StateDirectoryError`, which names the argument that the root was given as.
+        """
+        directory = self.application if task_id is None else self._task(task_id)
+        try:
+            make_private(self.application)
+            _make(directory)
+            with TemporaryFile(dir=directory):
+                pass
+        except OSError as error:
+            raise StateDirectoryError(
+                f"{argument}={str(self.application.parent)!r} cannot be used for state: {error}. It has to be a "
+                f"directory that the user {os.geteuid()} can make and write to, as {directory}"
+            ) from error
 
     def path(self, task_id: str, store_name: str) -> Path:
         """Where a store's database lies, whether it exists or not."""

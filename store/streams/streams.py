@@ -75,7 +75,8 @@ class Streams(Instance):
         listener: RestoreListener | None = None,
     ) -> None:
         """`kafka` holds further properties of librdkafka, such as those for TLS and SASL; `ConfigError` for those that
-        are decided here. `state_dir` may be shared by processes of one machine, and be used by nothing else.
+        are decided here. `state_dir` may be shared by processes of one machine, and be used by nothing else; a start
+        that cannot make it, or not write to it, raises `StateDirectoryError`.
 
         With an `instance_id`, which no other process may have at the same time, the members are static: one that is
         restarted within the session timeout gets its tasks back without a rebalance, and none of its tasks are given to
@@ -116,6 +117,7 @@ class Streams(Instance):
         )
 
     def _make_ready(self) -> None:
+        StateDirectory(self._directory, self.application.application_id).check_writable("state_dir")
         self.application.prepare(self._log, self.config)
         ordinals.prepare(
             self._directory, self.application.sub_topologies, self._log, self.config, self._clock

@@ -68,6 +68,13 @@ def test_a_store_lies_under_application_task_and_its_name(directory: StateDirect
     assert directory.path("0_1", "orders") == tmp_path / "app" / "0_1" / "rocksdb" / "orders"
 
 
+def test_a_look_whether_it_can_be_written_to_leaves_nothing_behind(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    directory.check_writable("state_dir", "0_1")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "app", tmp_path / "app" / "0_1"]
+
+
 @pytest.mark.parametrize("makes", ["lock", "remember"])
 def test_others_on_the_host_cannot_look_into_the_state_of_an_application(
     directory: StateDirectory, makes: str

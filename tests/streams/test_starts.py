@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Thread
+
+import pytest
 
 from harness.worlds.sim.broker import SimLog
 from store.config import StreamsConfig
+from store.errors import StateDirectoryError
 from store.streams.application import Application
 from store.streams.instance import Instance, State, SystemThreads
 from store.streams.instance import Thread as AnyThread
+from store.streams.streams import Streams
 from store.streams.thread import Host
-from tests.clusters import Cluster
+from tests.clusters import Cluster, pipeline
 from tests.waiting import until
 
 
@@ -54,6 +59,18 @@ def test_an_instance_that_is_closed_while_it_prepares_is_closed_when_that_is_don
     closer.join()
     assert (done, states, one.state) == (["prepared", "closed"], [State.PENDING_SHUTDOWN], State.NOT_RUNNING)
     assert [thread.is_alive() for thread in one._threads] == [False, False]
+
+
+def test_a_start_asks_no_broker_where_it_has_no_directory_for_its_state(tmp_path: Path) -> None:
+    place = tmp_path / "file" / "state"
+    place.parent.touch()
+    running = Streams(pipeline(), bootstrap="127.0.0.1:1", state_dir=place)
+    with pytest.raises(
+        StateDirectoryError,
+        match=rf"^state_dir='{place}' cannot be used for state: .*has to be a directory that",
+    ):
+        running.start()
+    running.close()
 
 
 class Watched(SystemThreads):
