@@ -536,9 +536,9 @@ class Task:
             raise ConfigError(
                 "ordinal",
                 topology.ordinal,
-                f"in this state directory it is that of the sub-topology of {topology.application_id} with "
-                f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. If a "
-                "store or a source was renamed, give it its former name. Give each sub-topology an ordinal of its own; "
+                "if a store or a source was renamed, give it its former name. In this state directory it is that of "
+                f"the sub-topology of {topology.application_id} with {', '.join(there.splitlines())}, and this one has "
+                f"{', '.join(sorted(topology.content))}. Else give each sub-topology an ordinal of its own; "
                 "or, if they were given new ones, let crashproof relocate, or a "
                 "start with automatic.state.relocation=true, move what lies there; or, if this one takes the place of "
                 f"the other for good, move the file .sub-topology-{topology.ordinal} in the application's directory "

@@ -96,7 +96,9 @@ def test_two_sub_topologies_with_one_ordinal_do_not_both_start_on_one_host(
     with Task(topology(), 0, SimLog(cluster), storage(host), EXACTLY_ONCE, SystemClock()):
         other = topology(source="other-in", store="other")
         with pytest.raises(
-            ConfigError, match=r"with source in, store kept, and this one has source other-in"
+            ConfigError,
+            match=r"^ordinal=0 is not allowed: if a store or a source was renamed, give it its former name\. In this "
+            r".* with source in, store kept, and this one has source other-in",
         ):
             run(SimLog(cluster), other, storage(host), partition)
 
