@@ -609,9 +609,10 @@ def load(reference: str) -> Scenario:
         except (Exception, SystemExit) as error:
             raise ScenarioError(f"{reference} cannot be loaded: {words_of(error)}") from error
         return _named(_scenario_in(loaded, name, reference), reference)
+    meant = "".join(f", {one} may be meant" for one in get_close_matches(reference, known, 1, _NEARLY))
     raise ScenarioError(
-        f"no scenario is named {reference!r}; there are {', '.join(known)}. One of your own is named by its file, "
-        "such as path/to/my_scenario.py, or as package.module:SCENARIO"
+        f"no scenario is named {reference!r}{meant}; there are {', '.join(known)}. One of your own is named by its "
+        "file, such as path/to/my_scenario.py, or as package.module:SCENARIO"
     )
 
 

@@ -127,7 +127,8 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["run", "balancs"], 2, ["no scenario is named 'balancs'", "balances"]),
+        (["run", "balancs"], 2, ["no scenario is named 'balancs', balances may be meant; there are "]),
+        (["run", "strange"], 2, ["no scenario is named 'strange'; there are "]),
         (["run", "absent.py"], 2, ["absent.py: No such file"]),
         (["run", "absent:SCENARIO"], 2, ["absent:SCENARIO cannot be loaded: ModuleNotFoundError"]),
         (["run", "broken.py"], 2, ["broken.py cannot be loaded: ZeroDivisionError"]),
