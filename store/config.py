@@ -263,7 +263,25 @@ class StreamsConfig:
         return {key: value for key, value in values.items() if value is not None}
 
 
+_ELSEWHERE: Mapping[str, str] = {
+    "application.id": "it is the first argument of StreamsBuilder",
+    "bootstrap.servers": "it is the argument bootstrap of Streams and SparkStreams",
+    "state.dir": "it is the argument state_dir of Streams and SparkStreams",
+    "group.instance.id": "it is the argument instance_id of Streams",
+    "session.timeout.ms": "it is the argument session_timeout_ms of Streams",
+    "max.poll.interval.ms": "it is the argument rebalance_timeout_ms of Streams",
+    "default.key.serde": "it is the argument key_serde of StreamsBuilder",
+    "default.value.serde": "it is the argument value_serde of StreamsBuilder",
+    "cache.max.bytes.buffering": "its newer name is statestore.cache.max.bytes",
+    "default.deserialization.exception.handler": "its newer name is deserialization.exception.handler",
+    "default.production.exception.handler": "its newer name is production.exception.handler",
+}
+"""Settings of Kafka Streams that are none here, and what takes their place."""
+
+
 def _nearest(key: str) -> str:
+    if key in _ELSEWHERE:
+        return f", {_ELSEWHERE[key]}"
     close = get_close_matches(key, _KEYS, n=1)
     return f", {close[0]} may be meant" if close else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import warnings
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from store.config import Guarantee, StoreType, StreamsConfig
+from store.config import _ELSEWHERE, _KEYS, Guarantee, StoreType, StreamsConfig
 from store.errors import ConfigError
 from store.metrics import RecordingLevel
 from store.state.protocol import Sync
+from store.streams.dsl import StreamsBuilder
+from store.streams.streams import Streams
 from store.transaction import Mechanism
 from store.types import IsolationLevel
 
@@ -47,6 +50,16 @@ def test_what_maps_no_names_to_values_is_no_configuration() -> None:
         ({1: 2}, "1 is not allowed: unknown key"),
         ({"sasl.password": "secret"}, "sasl.password is not allowed: unknown key"),
         ({"nothing.like.it": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
+        (
+            {"bootstrap.servers": "h:9092"},
+            "bootstrap.servers is not allowed: unknown key, it is the argument bootstrap of Streams and SparkStreams; ",
+        ),
+        (
+            {"state.dir": "/s"},
+            "unknown key, it is the argument state_dir of Streams and SparkStreams; known are",
+        ),
+        ({"application.id": "app"}, "unknown key, it is the first argument of StreamsBuilder; known are"),
+        ({"cache.max.bytes.buffering": 1}, "its newer name is statestore.cache.max.bytes; known are"),
         ({"commit.intervall.ms": 1}, "unknown key, commit.interval.ms may be meant; known are"),
         (
             {"processing.exception.handler": "contineu"},
@@ -86,6 +99,19 @@ def test_a_value_that_is_not_allowed_is_refused_by_key_value_and_what_is_allowed
     with pytest.raises(ConfigError) as caught:
         StreamsConfig.of(values)
     assert message in str(caught.value)
+
+
+def test_what_takes_the_place_of_a_setting_of_kafka_streams_is_there() -> None:
+    arguments = {made.__name__: inspect.signature(made).parameters for made in (Streams, StreamsBuilder)}
+    for key, said in _ELSEWHERE.items():
+        assert key not in _KEYS
+        named = re.fullmatch(r"it is the argument (\w+) of (\w+)(?: and SparkStreams)?", said)
+        if named is not None:
+            assert named[1] in arguments[named[2]]
+        elif (newer := re.fullmatch(r"its newer name is (.*)", said)) is not None:
+            assert newer[1] in _KEYS
+        else:
+            assert key == "application.id"
 
 
 @pytest.mark.parametrize(
