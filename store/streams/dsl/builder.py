@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from store.config import kafka_name
-from store.errors import ConfigError, check_kind
+from store.errors import ConfigError, check_kind, check_whole
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
 from store.streams.dsl.delayed import DelayedLookUp
@@ -393,8 +393,8 @@ class KStream:
         Raises `ConfigError` for a number of partitions below 1.
         """
         wanted = number_of_partitions
-        if wanted is not None and (type(wanted) is not int or wanted < 1):
-            raise ConfigError("number_of_partitions", wanted, "a whole number of at least 1")
+        if wanted is not None:
+            check_whole("number_of_partitions", wanted, 1)
         check_name(name)
         _check_optional(self.node, partitioner=partitioner)
         graph = self.builder.graph

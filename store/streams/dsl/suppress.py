@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from store.errors import BufferFullError, ConfigError, StoreCorruptedError
+from store.errors import BufferFullError, ConfigError, StoreCorruptedError, check_whole
 from store.serdes import Serde
 from store.state.windowed import Windowed
 from store.streams.dsl.operators import View, known, sent
@@ -91,8 +91,7 @@ class BufferConfig(Logged):
 
 
 def _limit(argument: str, limit: int) -> int:
-    if type(limit) is not int or limit < 0:
-        raise ConfigError(argument, limit, "a whole number of at least 0")
+    check_whole(argument, limit, 0)
     return limit
 
 
